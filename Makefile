@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop demo-phone test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path test-upgrade up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop demo-phone test test-adapters test-alerts test-data test-desktops test-faults test-launch soak test-models test-osworld test-page test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path test-upgrade up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,19 +74,33 @@ data: ## Install the Python environment of Parquet export and import, and of tra
 peers: setup ## Install BrowserGym and TRL for the benchmarks that compare with them.
 	@deploy/local/setup.sh peers
 
-# Tests of the streams with real services run first, in three workers: beside the model's tests, which fill every core,
-# browsers and desktops get their answers too late. Then the model's tests run beside the units. Real services are started
-# once for all. The tests of a file stay together, as they share what it starts, and long files begin first
-# (tests/conftest.py). Model tests run in worker processes: a test that crashes one is one failure, and a new one goes on.
+# Tests of the streams with real services run first, in three workers: they wait more than they compute, so the units run
+# beside them, at a lower priority. Beside the model's tests, which fill every core, browsers get their answers too late.
+# Real services are started once for all. The tests of a file stay together, as they share what it starts, and long files
+# begin first (tests/durations.json). Model tests run in worker processes: one that crashes is one failure.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
-	@deploy/local/setup.sh desktop
+	@deploy/local/setup.sh mcp
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path --ignore=tests/phone --ignore=tests/upgrade; \
-		streams=$$?; output=$$(mktemp); \
-		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit; units=$$?; \
-		wait $$!; model=$$?; cat $$output; rm $$output; exit $$((streams || units || model))'
+		output=$$(mktemp); \
+		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit >$$output 2>&1 & \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model cluster compose data desktops k8s k8s_cluster objects osworld adapters launch page path phone upgrade); \
+		streams=$$?; wait $$!; units=$$?; cat $$output; rm $$output; \
+		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model --ignore=tests/model/breadth; \
+		model=$$?; exit $$((streams || units || model))'
+
+.PHONY: durations
+durations: export DART_TEST_DURATIONS := $(CURDIR)/.dart/durations.json
+durations: test ## Run all tests, and keep the seconds of each file in tests/durations.json.
+	@cp .dart/durations.json tests/durations.json
+
+.PHONY: test-all
+test-all: setup ## Run all tests and every lane (tests/lanes.py), to the end even if one fails.
+	@$(MAKE) --keep-going test lint $$($(STREAMS)/python -m tests.lanes --all)
+
+.PHONY: mutants
+mutants: setup ## Undo mends at random, each of which a test has to find: NUMBER=n of them (30), SEED=n for a choice again.
+	@$(STREAMS)/python -m benchmarks.mutants --number $(or $(NUMBER),30) $(addprefix --seed ,$(SEED))
 
 test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS=n times.
 	@$(STREAMS)/python -m tests.faults.matrix $(addprefix --case ,$(CASE)) --runs $(or $(RUNS),1) --json .dart/faults.json
@@ -97,8 +111,23 @@ soak: setup ## Run a circle under random faults for HOURS=n (2), as root; SEED=n
 test-data: setup data ## Run the tests of data sets and trackers with their libraries.
 	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data
 
+test-launch: setup ## Run the tests of local services that fail or stay, of scripts for nodes and Slurm, and of placed processes.
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/launch
+
+test-page: setup ## Run the tests of the web page in a browser.
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/page
+
+test-desktops: setup desktop ## Run the tests of desktops with real applications in sandboxes.
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/desktops
+
+test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes and benchmarks.
+	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
+		$(STREAMS)/python -m pytest -q tests/path/test_gui_actor_run.py tests/path/test_ui_tars_page.py; streams=$$?; \
+		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth; \
+		model=$$?; exit $$((streams || model))'
+
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; DART_OSWORLD=FOLDER adds its task files.
-	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld tests/desktops/test_osworld_evaluators.py tests/desktops/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
 
 test-phone: phone ## Run the tests of phones, on real Android views.
 	@$(STREAMS)/python -m pytest -q tests/phone

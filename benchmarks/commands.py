@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from benchmarks import mode_commands
-from benchmarks.command_line import DEMO, DeploymentFile, show, show_lines
+from benchmarks.command_line import DEMO, DeploymentFile, show
 from benchmarks.feedback import commands as feedback_commands
 from benchmarks.learning import commands as learning_commands
 from benchmarks.multi_turn import commands as multi_turn_commands
@@ -25,24 +25,12 @@ def reducers(
     trajectories: Trajectories = 50_000,
     tasks: Annotated[int, typer.Option(help="Number of tasks in the set.", min=1)] = 1_000,
     slots: Annotated[int, typer.Option(help="Number of slots in the deployment.", min=1)] = 64,
+    as_json: AsJson = False,
 ) -> None:
     """Events per CPU second of each reducer of the data manager, and the size of its state."""
     from benchmarks import curation_reducers
 
-    show(curation_reducers.measure(trajectories, tasks, slots))
-
-
-@app.command()
-def partitions(
-    trajectories: Trajectories = 20_000,
-    tasks: Annotated[int, typer.Option(help="Number of tasks in the set.", min=1)] = 48,
-    slots: Annotated[int, typer.Option(help="Number of slots in the deployment.", min=1)] = 24,
-    counts: Annotated[list[int] | None, typer.Option("--partitions", help="Partitions; by default 2 to 16.")] = None,
-) -> None:
-    """Decisions that would differ if the agents' topics were partitioned by task, beside one partition."""
-    from benchmarks import curation_partitions
-
-    show(curation_partitions.measure(trajectories, tasks, slots, counts or [2, 4, 8, 16]))
+    show(curation_reducers.measure(trajectories, tasks, slots), as_json)
 
 
 @app.command()
@@ -50,12 +38,29 @@ def agents(
     trajectories: Trajectories = 10_000,
     servers: Annotated[str, typer.Option(help="Address of the broker; new topics stay there.")] = "127.0.0.1:9092",
     core: Annotated[int | None, typer.Option(help="CPU core of the curator.", show_default=False)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Finished rollouts per second through the four agents of a curator process, over Kafka."""
     from benchmarks import curation_agents
 
     with tempfile.TemporaryDirectory() as folder:
-        show(asyncio.run(curation_agents.measure(Path(folder), servers, trajectories, core)))
+        show(asyncio.run(curation_agents.measure(Path(folder), servers, trajectories, core)), as_json)
+
+
+@app.command()
+def tracing(
+    rounds: Annotated[int, typer.Option(help="Rounds, of a turn without and one with spans.", min=2)] = 40,
+    episodes: Annotated[int, typer.Option(help="Episodes of a turn, of three steps each.", min=1)] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """CPU time of a step with spans, divided by that without, where nothing else costs anything.
+
+    Starts and ends a Kafka and a Cassandra. Takes about five minutes.
+    """
+    from benchmarks import tracing_cost
+
+    with tempfile.TemporaryDirectory() as folder:
+        show(tracing_cost.measure(Path(folder), rounds, episodes), as_json)
 
 
 @app.command()
@@ -64,11 +69,12 @@ def bundle(
     trajectories: Trajectories = 100_000,
     tasks: Annotated[int, typer.Option(help="Number of tasks in the set.", min=1)] = 1_000,
     slots: Annotated[int, typer.Option(help="Number of slots in the deployment.", min=1)] = 64,
+    as_json: AsJson = False,
 ) -> None:
     """Write a bundle of N synthetic rollouts for `replay`."""
     from benchmarks.bundle import make
 
-    show(make(output, trajectories, tasks, slots))
+    show(make(output, trajectories, tasks, slots), as_json)
 
 
 @app.command()
@@ -77,6 +83,7 @@ def browser(
     episodes: Annotated[int, typer.Option(help="Episodes per round.", min=8)] = 160,
     warm_up: Annotated[int, typer.Option(help="Warm-up episodes of each capture mode.", min=8)] = 400,
     config: DeploymentFile = DEMO,
+    as_json: AsJson = False,
 ) -> None:
     """CPU time of Chromium per step, with rendered frames and with screenshots, and equality of their screens.
 
@@ -88,7 +95,7 @@ def browser(
     terminal.log_to_stderr()
     base = modes.load_config(config)
     tasks = load(Path(base.tasks.file))
-    show(asyncio.run(browser_cost.measure(tasks, base, rounds, episodes, warm_up)))
+    show(asyncio.run(browser_cost.measure(tasks, base, rounds, episodes, warm_up)), as_json)
 
 
 @app.command()
@@ -123,6 +130,7 @@ def desktops(
     ] = False,
     handovers: Annotated[int, typer.Option(help="Only hand over a prepared desktop, N times.", min=0)] = 0,
     config: DeploymentFile = Path("deploy/config/desktop.toml"),
+    as_json: AsJson = False,
 ) -> None:
     """Time, CPU time and memory of concurrent desktops by task family: resets, oracle steps, clicks, idling.
 
@@ -134,9 +142,12 @@ def desktops(
     base = modes.load_config(config)
     families = [desktop_cost.tasks_of(name) for name in family or ("sheet", "document", "slide")]
     if handovers:
-        show({tasks[0].page: asyncio.run(desktop_cost.hand_overs(base, tasks[0], handovers)) for tasks in families})
+        show(
+            {tasks[0].page: asyncio.run(desktop_cost.hand_overs(base, tasks[0], handovers)) for tasks in families},
+            as_json,
+        )
     else:
-        show(asyncio.run(desktop_cost.measure(families, base, slots, episodes, hogged=hogged, same=starts)))
+        show(asyncio.run(desktop_cost.measure(families, base, slots, episodes, hogged=hogged, same=starts)), as_json)
 
 
 @app.command()
@@ -144,6 +155,7 @@ def phones(
     slots: Annotated[int, typer.Option(help="Concurrent phones.", min=1)] = 4,
     episodes: Annotated[int, typer.Option(help="Episodes of each family and phone.", min=1)] = 4,
     config: DeploymentFile = Path("deploy/config/phone.toml"),
+    as_json: AsJson = False,
 ) -> None:
     """Time, CPU time and memory of concurrent phones: resets, oracle steps, idling.
 
@@ -152,7 +164,7 @@ def phones(
     from benchmarks import modes, phone_cost
 
     terminal.log_to_stderr()
-    show(asyncio.run(phone_cost.measure(modes.load_config(config), slots, episodes)))
+    show(asyncio.run(phone_cost.measure(modes.load_config(config), slots, episodes)), as_json)
 
 
 @app.command()
@@ -163,6 +175,7 @@ def demonstration(
         typer.Option(help="End training after N episodes. \\[default: run.minutes]", min=1, show_default=False),
     ] = None,
     config: Annotated[Path, typer.Option(help="Configuration file.", exists=True)] = DEMO,
+    as_json: AsJson = False,
 ) -> None:
     """Gain of whole runs of a configuration: each run, the median, the worst, and the machine's other load.
 
@@ -171,7 +184,7 @@ def demonstration(
     from benchmarks import modes
     from benchmarks.demonstration import measure
 
-    show(measure(modes.load_config(config), runs, episodes, terminal.note))
+    show(measure(modes.load_config(config), runs, episodes, terminal.note), as_json)
 
 
 @app.command()
@@ -188,7 +201,7 @@ def trainer(
 
     with tempfile.TemporaryDirectory() as folder:
         found = training.measure(Path(folder), steps, groups)
-    show(found) if as_json else show_lines(found)
+    show(found, as_json)
 
 
 @app.command()
@@ -208,21 +221,21 @@ def weights(
 ) -> None:
     """Weight switches in place against engine restarts, on real workers under steady load.
 
-    With --kinds: size and latency of full versions, deltas and adapters, as JSON. Starts and ends a Kafka, a Cassandra
+    With --kinds: size and latency of full versions, deltas and adapters. Starts and ends a Kafka, a Cassandra
     and the workers. Takes about 5 minutes.
     """
     if kinds:
         from benchmarks import weight_kinds
 
         with tempfile.TemporaryDirectory() as folder:
-            show(weight_kinds.measure(Path(folder), weight_kinds.KindsPlan(size, versions, learning_rate)))
+            show(weight_kinds.measure(Path(folder), weight_kinds.KindsPlan(size, versions, learning_rate)), as_json)
         return
     from benchmarks import weights_switching
 
     plan = weights_switching.SwitchPlan(workers, switches, restarts, slots, window_s)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(weights_switching.measure(Path(folder), plan))
-    show(found) if as_json else show_lines(found)
+    show(found, as_json)
 
 
 for subject in (mode_commands, learning_commands, feedback_commands, multi_turn_commands, peer_commands):

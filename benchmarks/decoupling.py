@@ -43,6 +43,7 @@ class DecouplingRow(msgspec.Struct, frozen=True):
     rollout_utilisation: str
     actions_per_min: str
     trained_steps_per_min: str
+    request_wait_s: str
     staleness_max: int
     wasted: str
 
@@ -160,6 +161,7 @@ def table_rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
             rollout_utilisation=reported(mode, "rollout_utilisation", ".1%"),
             actions_per_min=reported(mode, "actions_per_min", ".1f"),
             trained_steps_per_min=reported(mode, "trained_steps_per_min", ".1f"),
+            request_wait_s=f"mean {made['request_wait_s']:.2f}\np99 {made['request_wait_p99_s']:.1f}",
             staleness_max=made["staleness_max"],
             wasted=f"{made['wasted']:.0%}",
         )

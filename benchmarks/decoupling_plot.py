@@ -8,7 +8,7 @@ from benchmarks.modes import Mode
 from benchmarks.utilization import Account, SlotActivity
 from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, draw_svg
 
-COLORS = (GREY, AMBER, TEAL, BLUE)
+COLORS = (GREY, AMBER, TEAL, VIOLET, BLUE)
 BARS = {
     "env_utilisation": "env utilisation",
     "rollout_utilisation": "rollout utilisation",

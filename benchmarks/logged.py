@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.utilization import Account, OptimizerStep, SlotActivity, SlotSpan
+from benchmarks.utilization import Account, OptimizerStep, ServedRequest, SlotActivity, SlotSpan
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, ResponseHeader
 from dart_streams.console.runs.run_state import RunState
 from topics import actions, curated, observations, trained
@@ -27,6 +27,10 @@ class Clock(NamedTuple):
     def at(self, epoch_ms: float) -> float:
         """Return the simulated time of a moment, at most that of the end."""
         return (min(epoch_ms, self.ended_ms) - self.began_ms) / 1000 * self.time_scale
+
+    def lasts(self, span_ms: float) -> float:
+        """Return a duration in simulated seconds."""
+        return span_ms / 1000 * self.time_scale
 
     def has(self, epoch_ms: float) -> bool:
         """Return whether a moment is before the end."""
@@ -49,6 +53,15 @@ def build_account(state: RunState, clock: Clock, slots: int, workers: int, place
         made.episodes.append((clock.at(episode.began_ms), clock.at(episode.ended_ms)))
         made.spans += episode_spans(episode, row, clock)
         made.actions += [clock.at(step.at_ms) for step in episode.steps if step.taken and clock.has(step.at_ms)]
+        made.requests += [
+            ServedRequest(
+                clock.at(step.at_ms - step.taken.execute_ms),
+                clock.lasts(step.taken.queue_ms),
+                clock.lasts(step.taken.queue_ms + step.taken.generate_ms),
+            )
+            for step in episode.steps
+            if step.taken and clock.has(step.at_ms)
+        ]
         last = episode.steps[-1]
         if last.end and last.end.reward is not None and clock.has(episode.ended_ms):
             made.finished.append((clock.at(episode.ended_ms), last.step))

@@ -7,6 +7,8 @@
     The same, and a new version costs a restart of the engine, as in DART's release.
 ``task-wise``
     Decoupled, but a group keeps its slots until its slowest rollout has ended.
+``dart-at-once``
+    As ``dart``, but all rollout workers switch at once.
 ``dart``
     Single rollouts, a trainer that nothing waits for, and rollout workers that switch in turn.
 """
@@ -21,15 +23,18 @@ from dart_streams.config import Config
 from dart_streams.config.workload import Workload
 from dart_streams.errors import ConfigError
 
-Mode = Literal["coupled", "coupled-restart", "task-wise", "dart"]
+Mode = Literal["coupled", "coupled-restart", "task-wise", "dart-at-once", "dart"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 DISPATCH: dict[Mode, Literal["rollout-wise", "task-wise", "coupled"]] = {
     "coupled": "coupled",
     "coupled-restart": "coupled",
     "task-wise": "task-wise",
+    "dart-at-once": "rollout-wise",
     "dart": "rollout-wise",
 }
 
+AT_ONCE: tuple[Mode, ...] = ("coupled", "coupled-restart", "dart-at-once")
+"""Modes whose rollout workers all switch at once."""
 ROLLS = 4
 """Groups of rollout workers that switch in turn; one worker at a time is too slow among hundreds."""
 
@@ -82,7 +87,7 @@ def load_workload(path: Path, time_scale: float | None = None) -> Config:
 
 def mode_config(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> Config:
     """Return ``base`` with the settings of mode and shape."""
-    replace, workload, coupled = msgspec.structs.replace, workload_of(base), DISPATCH[mode] == "coupled"
+    replace, workload = msgspec.structs.replace, workload_of(base)
     curation = replace(
         base.curation,
         max_staleness=shape.max_staleness,
@@ -95,7 +100,7 @@ def mode_config(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> 
             base.rollout,
             workers=shape.workers,
             max_in_flight=shape.places,
-            roll_width=shape.workers if coupled else max(1, shape.workers // ROLLS),
+            roll_width=shape.workers if mode in AT_ONCE else max(1, shape.workers // ROLLS),
         ),
         trainer=replace(base.trainer, groups_per_step=shape.batch),
         curation=curation if shape.curated else disable_curation(curation),

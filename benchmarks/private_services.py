@@ -84,10 +84,10 @@ def named_services(text: str) -> Config:
 
 
 def sweep(homes: Path) -> None:
-    """Remove services whose owner is dead, as its released lock shows."""
+    """Remove services whose owner is dead, as its released lock shows, but for what cannot be removed."""
     for folder in homes.iterdir():
         if (folder / OWNER).exists():
-            with contextlib.suppress(Timeout), FileLock(folder / OWNER, timeout=0):
+            with contextlib.suppress(Timeout, OSError), FileLock(folder / OWNER, timeout=0):
                 stop_services(folder)
                 shutil.rmtree(folder, ignore_errors=True)
 

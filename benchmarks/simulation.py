@@ -9,19 +9,23 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from benchmarks.modes import workload_of
-from benchmarks.utilization import Account, OptimizerStep, SlotActivity, SlotSpan
+from benchmarks.utilization import Account, OptimizerStep, ServedRequest, SlotActivity, SlotSpan
+from dart_streams.bus.clients import hash_of
+from dart_streams.bus.sticky_assignment import PartitionClaim, Subscriber, assign_partitions
 from dart_streams.config import Config
+from dart_streams.config.files import with_partitions
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.workload import Course, draw_course, typical_steps
 from dart_streams.curation import groups
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import group_staleness
-from topics import curated, rollout_orders, trajectories, weights, weights_serving
+from dart_streams.episodes.episode import new_trajectory_id
+from topics import action_requests, curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -37,6 +41,33 @@ class Overheads(msgspec.Struct, frozen=True):
     order_s: float = 0.0
 
 
+Way = Literal["trajectory", "overflow", "load"]
+
+
+class Routing(msgspec.Struct, frozen=True):
+    """The worker of a request: that of its trajectory, or one with fewer requests.
+
+    ``trajectory`` is the deployment's way: partitions by key, and sticky assignment. With ``overflow`` a trajectory
+    moves when its worker is full or switches and another has room, with ``load`` whenever another has fewer requests.
+    ``slow`` is a factor of the first worker's generation times, ``cold`` one of the prefill at a worker that did not
+    answer before.
+    """
+
+    by: Way = "trajectory"
+    slow: float = 1.0
+    cold: float = 1.0
+
+
+def partition_owners(config: Config) -> list[int]:
+    """Return the worker of each partition of action requests, as the members of a new group get them."""
+    topic = action_requests.TOPIC
+    numbers = range(with_partitions(config).bus.topics.partitions or topic.partitions)
+    members = {str(worker): Subscriber((topic.name,), PartitionClaim()) for worker in range(config.rollout.workers)}
+    assigned = assign_partitions({topic.name: numbers}, members)
+    owners = {number: int(name) for name, owned in assigned.items() for number in owned.get(topic.name, ())}
+    return [owners[number] for number in numbers]
+
+
 class SimulatedWorker:
     """A rollout worker: version, running and waiting requests, pauses."""
 
@@ -48,6 +79,11 @@ class SimulatedWorker:
         self.switching = False
         self.paused_s = 0.0
         self.resumes_at = 0.0
+
+    @property
+    def load(self) -> int:
+        """Running and waiting requests."""
+        return self.under_way + len(self.queue)
 
 
 class SimulatedRollout:
@@ -64,19 +100,29 @@ class SimulatedRollout:
         self.version_min: int | None = None
         self.version_max: int | None = None
         self.asked = 0.0
+        self.arrived = 0.0
+        self.moved = False
 
 
 class Simulation:
     """One deployment; :meth:`run` simulates N seconds and traces the first ``traced`` slots."""
 
     def __init__(
-        self, config: Config, tasks: TaskSet, seed: int, overheads: Overheads | None = None, traced: int = 0
+        self,
+        config: Config,
+        tasks: TaskSet,
+        seed: int,
+        overheads: Overheads | None = None,
+        traced: int = 0,
+        routing: Routing | None = None,
     ) -> None:
         self.config = config
         self.tasks = tasks
         self.workload = workload_of(config)
         self.overheads = overheads or Overheads()
         self.traced = traced
+        self.routing = routing or Routing()
+        self.owners = partition_owners(config)
         self.rng = random.Random(seed)
         self.curator = InMemoryCircle(config, tasks)
         self.places = config.rollout.max_in_flight
@@ -129,9 +175,14 @@ class Simulation:
         """Start an episode with its reset."""
         typical = typical_steps(self.tasks.get(order.task_id).page) or 1
         drawn = draw_course(self.workload, order.task_id, typical, self.rng)
-        rollout = SimulatedRollout(order, slot, self.rng.choice(self.workers), drawn, self.now)
+        rollout = SimulatedRollout(order, slot, self.home(), drawn, self.now)
         self.playing[rollout] = None
         self.call(rollout, "reset", 0, self.workload.reset_s.draw(self.rng), self.ask)
+
+    def home(self) -> SimulatedWorker:
+        """Return the worker whose partition a new trajectory's requests go to."""
+        identity = new_trajectory_id(int(self.now * 1000), self.rng.randbytes(10))
+        return self.workers[self.owners[hash_of(identity.encode()) % len(self.owners)]]
 
     def call(
         self,
@@ -162,17 +213,32 @@ class Simulation:
 
     def queue(self, rollout: SimulatedRollout) -> None:
         """Start a request, or queue it while the worker is full."""
+        rollout.arrived = self.now
+        self.route(rollout)
         if rollout.worker.under_way >= self.places:
             rollout.worker.queue.append(rollout)
         else:
             self.generate(rollout)
+
+    def route(self, rollout: SimulatedRollout) -> None:
+        """Choose the worker of a request."""
+        rollout.moved, present, by = False, rollout.worker, self.routing.by
+        if by == "trajectory" or (by == "overflow" and present.load < self.places and not present.switching):
+            return
+        other = min(self.workers, key=lambda worker: (worker.switching and by == "overflow", worker.load))
+        has_room = other.load < self.places and not other.switching
+        if has_room if by == "overflow" else other.load < present.load:
+            rollout.worker, rollout.moved = other, rollout.steps > 0
 
     def generate(self, rollout: SimulatedRollout) -> None:
         """Start a generation; pauses extend it."""
         worker, engine = rollout.worker, self.workload.generation
         worker.under_way += 1
         tokens = engine.tokens.draw(self.rng)
+        if rollout.moved:
+            engine = msgspec.structs.replace(engine, prefill_s=engine.prefill_s * self.routing.cold)
         takes_s = engine.takes_s(tokens, (worker.under_way - 1) / self.places)
+        takes_s *= self.routing.slow if worker.number == 0 else 1.0
         if rollout.version_min is None:
             rollout.version_min = worker.version
         waits_s = max(0.0, worker.resumes_at - self.now)
@@ -187,6 +253,9 @@ class Simulation:
         worker.under_way -= 1
         rollout.version_max = worker.version
         self.account.generated.append((worker.number, began, self.now))
+        self.account.requests.append(
+            ServedRequest(self.now, began - rollout.arrived, self.now - rollout.asked, rollout.moved)
+        )
         self.span(rollout, "wait", rollout.asked, self.now)
         if worker.queue:
             self.generate(worker.queue.popleft())

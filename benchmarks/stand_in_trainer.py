@@ -74,6 +74,7 @@ async def publish_step(
         await asyncio.to_thread(store.write_trained_by_claim, config.policy.model_id, epoch, version, row)
         await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
         await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, feedback=said, **row))
+        spans.trace_training(span, row["trajectory_ids"])
 
 
 async def run_trainer(config: Config, health: ProcessHealth) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from dart_streams.errors import UserError
+from dart_streams.quantiles import interpolate_quantile
 
 SlotActivity = Literal["reset", "step", "wait", "evaluate", "hang"]
 
@@ -30,6 +31,18 @@ class OptimizerStep(NamedTuple):
     staleness: int
 
 
+class ServedRequest(NamedTuple):
+    """An answered request: when, its wait for a place, its time in all, and whether another worker answered before.
+
+    ``moved`` is None where that is not known.
+    """
+
+    at: float
+    waited: float
+    took: float
+    moved: bool | None = None
+
+
 class Account(msgspec.Struct):
     """Activity of a run.
 
@@ -44,6 +57,7 @@ class Account(msgspec.Struct):
     episodes: list[tuple[float, float]] = []
     actions: list[float] = []
     generated: list[tuple[int, float, float]] = []
+    requests: list[ServedRequest] = []
     finished: list[tuple[float, int]] = []
     trained: list[OptimizerStep] = []
     spans: list[SlotSpan] = []
@@ -56,7 +70,9 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ``env_utilisation`` is the share of slot time with an episode, ``rollout_utilisation`` of worker time with a
     request, ``rollout_occupancy`` of request places in use, ``trainer_utilisation`` of time in optimizer steps.
     ``wasted`` is the share of steps never trained on. ``stale_share`` and ``stale_length`` are of trajectories too
-    stale at their group's close: their share, and their relative length.
+    stale at their group's close: their share, and their relative length. ``request_wait_s`` (mean) and
+    ``request_wait_p99_s`` are what requests waited for a place, ``request_s`` their mean time with the generation;
+    ``moved_share`` is of requests whose trajectory had another worker before.
     """
 
     env_utilisation: float
@@ -72,6 +88,10 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     minutes: float
     stale_share: float | None = None
     stale_length: float | None = None
+    request_wait_s: float | None = None
+    request_wait_p99_s: float | None = None
+    request_s: float | None = None
+    moved_share: float | None = None
 
 
 def utilization_metrics(account: Account, after: float) -> UtilizationMetrics:
@@ -103,7 +123,22 @@ def utilization_metrics(account: Account, after: float) -> UtilizationMetrics:
         minutes=lasted / 60,
         stale_share=stale_share,
         stale_length=stale_length,
+        **request_metrics([request for request in account.requests if start < request.at <= end]),
     )
+
+
+def request_metrics(requests: list[ServedRequest]) -> dict[str, float | None]:
+    """Return the metrics of answered requests, none without any."""
+    if not requests:
+        return {}
+    waits = sorted(request.waited for request in requests)
+    known = [request.moved for request in requests if request.moved is not None]
+    return {
+        "request_wait_s": sum(waits) / len(waits),
+        "request_wait_p99_s": interpolate_quantile(waits, 0.99),
+        "request_s": sum(request.took for request in requests) / len(requests),
+        "moved_share": sum(known) / len(known) if known else None,
+    }
 
 
 def staleness_bias(account: Account) -> tuple[float | None, float | None]:

@@ -1,3 +1,3 @@
-"""The version of this package. Images have its code without an installed package, so no metadata to ask."""
+"""The version of this package. Code that is mounted beside an installed one has its own, so no metadata is asked."""
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"

@@ -2,79 +2,64 @@
 
 import os
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cassandra.cluster import Cluster
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from benchmarks.private_services import ENVIRONMENT, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, parse
 from dart_streams.store import create_schema
+from tests import durations
+from tests.circle_evidence import pytest_runtest_makereport
 
-settings.register_profile("same-examples", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None)
-settings.load_profile("same-examples")
+__all__ = ["pytest_runtest_makereport"]
+
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("nightly", deadline=None, max_examples=500)
+settings.load_profile("quick")
 """How long an example takes says how busy the machine is. A change is tested on the same examples as the one before it:
-``--hypothesis-profile search`` draws others each time."""
+``--hypothesis-profile nightly`` draws more, and others each time."""
 
 
-TESTS = Path(__file__).parent
-LONGEST = (
-    "integration/test_sft_circle.py",
-    "integration/test_demonstrate_circle.py",
-    "faults/test_disturbed_circle.py",
-    "integration/test_proposed_circle.py",
-    "integration/test_curator.py",
-    "faults/test_whole_circle.py",
-    "integration/test_circle.py",
-    "faults/test_outsiders.py",
-    "integration/test_gui_actor_run.py",
-    "integration/test_take_over_circle.py",
-    "integration/test_page_broker_away.py",
-    "integration/test_access_rights.py",
-    "integration/test_many_workers.py",
-    "faults/test_disturbed_environments.py",
-    "integration/test_desktop.py",
-    "integration/test_miniwob.py",
-    "integration/test_environment_conformance.py",
-    "integration/test_miniwob_faults.py",
-    "integration/test_decoupling.py",
-    "integration/test_feedback_circle.py",
-    "integration/test_ui_tars_page.py",
-    "integration/test_osworld_contract.py",
-    "faults/test_poison.py",
-    "integration/test_endpoint_run.py",
-    "integration/test_page_accessibility.py",
-    "integration/test_page_live.py",
-    "integration/test_page_slots.py",
-    "integration/test_page_of_finished_run.py",
-    "model/test_trainer_run.py",
-    "model/test_sft.py",
-    "model/test_trainer_network.py",
-    "model/test_families.py",
-    "model/test_tensor_parallel_workers.py",
-    "model/test_distillation.py",
-    "model/test_trainer_lora.py",
-    "model/test_critic.py",
-)
-"""Files that take half a minute to eleven, the longest of each folder first."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure how long files take where a file for it is named, except in the workers of pytest-xdist."""
+    file = os.environ.get(durations.ENVIRONMENT)
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Recorder(Path(file)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let long files begin first, and then those of most tests: none that begins late keeps one worker busy alone.
+    """Let long files begin first: none that begins late keeps one worker busy alone.
 
     With ``--no-loadscope-reorder``: pytest-xdist of itself begins files of few tests last, however long they take.
     """
-    if config.getoption("loadscopereorder", True):
-        return
-    places = {(TESTS / name).resolve(strict=True): place for place, name in enumerate(LONGEST)}
-    count = Counter(item.path for item in items)
-    items.sort(key=lambda item: (places.get(item.path, len(places)), -count[item.path]))
+    if not config.getoption("loadscopereorder", True):
+        durations.sort_longest_first(items, durations.read())
+
+
+GUARDED = ("test_security.py", "test_access_rights.py", "test_store_rights.py")
+"""Files that share services of their own, and so a worker."""
+
+
+class ByServices(LoadFileScheduling):
+    """The tests of a file stay together, and files that share services of their own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "guarded" if file.endswith(GUARDED) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Schedule by file and services with ``--dist loadfile``."""
+    return ByServices(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class Services:
@@ -114,6 +99,13 @@ class Services:
             self.keyspaces.add(config.store.keyspace)
         self.buses.append(config.bus)
         return config
+
+    def serve(self, config: Config, folder: Path) -> Config:
+        """Return a configuration on these services, with its topics unmade and its state in ``folder``."""
+        replace, running = msgspec.structs.replace, self.running
+        store = replace(config.store, hosts=running.store.hosts, port=running.store.port, keyspace=self.keyspace)
+        bus, run = replace(config.bus, servers=running.bus.servers), replace(config.run, state_dir=str(folder))
+        return replace(config, bus=bus, store=store, run=run)
 
     def forget(self) -> None:
         """Remove the topics and the keyspace that the session made, where the services outlive it."""

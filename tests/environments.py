@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from dart_streams.actions import KeyDown, MouseDown
 from dart_streams.config.tasks import Task
 from workers.env import conformance
 
@@ -37,3 +38,13 @@ async def playing(backend: Any, task: Task) -> AsyncIterator[Any]:
     """Yield an environment at the start of a task; it is closed at the end."""
     async with opened(backend, task) as (environment, _):
         yield environment
+
+
+async def check_held_ends(backend: Any, task: Task) -> None:
+    """Check that keys and a button that are held at an episode's end are not held in the next one."""
+    for held in (KeyDown("shift"), KeyDown("ctrl"), MouseDown(50, 100)):
+        async with playing(backend, task) as environment:
+            await environment.step(held, "hold")
+            await environment.reset(task)
+            assert await conformance.solve(environment, task)
+            assert await environment.evaluate() == 1, held

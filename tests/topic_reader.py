@@ -2,18 +2,33 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import ConsumerRecord
+from kafka.admin import KafkaAdminClient
 
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import create_consumer, event_of, start_within
 from dart_streams.config import Config
+from tests.waiting import wait_until
 from topics import Topic
 
 BOUND_S = 120.0
 T = TypeVar("T")
+
+
+def delete_topics(client: KafkaAdminClient, names: Sequence[str]) -> None:
+    """Delete topics, and return once the broker's metadata, which lag behind, list them no more."""
+    client.delete_topics([*names])
+    wait_until(lambda: not set(names) & set(client.list_topics()), f"the end of {names}")
+
+
+def add_partitions(client: KafkaAdminClient, partitions: int, *names: str) -> None:
+    """Give topics more partitions, and return once the broker's metadata list them."""
+    for name in names:
+        client.create_partitions({name: partitions})
+    wait_until(lambda: all(len(topic["partitions"]) == partitions for topic in client.describe_topics([*names])))
 
 
 class TopicReader:

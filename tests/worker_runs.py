@@ -7,13 +7,17 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from kafka.admin import MemberToRemove
+
+from dart_streams.bus import admin
 from dart_streams.config import Config
 from dart_streams.console.runs.run_folder import write_toml
+from tests.fork_server import PROGRAM, Forked
+from tests.waiting import wait_until
 from workers.runtime.lifecycle import Connect, run_until_stopped
 
 BOUND_S = 120.0
 """Generous: tests run on machines that do other things at the same time."""
-PROGRAM = Path(sys.executable).parent / "dart-streams"
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +48,7 @@ def worker_process(
     command = [*program, "worker", kind, "--config", str(file), "--id", f"{kind}-0"]
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(log.open("w")) if log else subprocess.PIPE
-        process = stack.enter_context(subprocess.Popen(command, stderr=errors, text=True))
+        process = stack.enter_context(Forked(command, stderr=errors, text=True))
         stack.callback(process.kill)
         yield process
 
@@ -52,3 +56,20 @@ def worker_process(
 async def exit_code_of(process: "subprocess.Popen[str]") -> int:
     """Wait for the end of a process."""
     return await asyncio.to_thread(process.wait, BOUND_S)
+
+
+def throw_out(config: Config, group: str, name: str = "") -> None:
+    """Remove a member of a group, or all of them, as the broker does when its session has ended.
+
+    One that comes back joins anew.
+    """
+    group = config.bus.prefix + group
+    with admin.connect(config.bus) as client:
+
+        def members() -> list[MemberToRemove]:
+            found = client.describe_groups([group])[group]["members"]
+            ours = [one for one in found if (one["group_instance_id"] or one["client_id"]).startswith(name)]
+            return [MemberToRemove(member_id=one["member_id"]) for one in ours]
+
+        client.remove_group_members(group, members())
+        wait_until(lambda: not members())

@@ -42,6 +42,5 @@ TOPIC = Topic(
     key="request_id",
     partitions=4,
     shared=True,
-    retention_ms=HOUR_MS // 4,
     shortest_ms=HOUR_MS // 4,
 )

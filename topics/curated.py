@@ -16,6 +16,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``corrections`` has one action per entry of ``selected``, in the native grammar and in pixels of the policy's image:
     a person's, to train on in place of the policy's answer. It is omitted where the policy's own answers count.
+
+    ``as_online`` is true for a member from the pool whose log-probabilities correct its steps, as an online one's do.
+    It is omitted where they have weight 1.
     """
 
     trajectory_id: Name
@@ -27,6 +30,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version_max: Version | None
     step_advantages: list[Real] = []
     corrections: list[Prose] = []
+    as_online: bool = False
 
 
 class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

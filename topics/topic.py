@@ -14,8 +14,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     ``name`` has no prefix: a deployment adds ``bus.prefix``. ``key`` names the event field with the record's key.
     A ``shared`` topic is spread over the workers of a kind, and may have any number of partitions. The others keep one
-    order. ``retention_ms`` of None keeps records as long as the run. A deployment may set another retention, but none
-    below ``shortest_ms``, and none at all where that is None. ``max_message_bytes`` bounds a record's value at
+    order. Records are kept as long as the run. A deployment may set a retention, but none below ``shortest_ms``, and
+    none at all where that is None. ``max_message_bytes`` bounds a record's value at
     producers and consumers. Every topic but the weights has a dead-letter topic, ``<name>.dlq``.
     """
 
@@ -26,7 +26,6 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 1
     shared: bool = False
     cleanup: Literal["delete", "compact"] = "delete"
-    retention_ms: int | None = None
     shortest_ms: int | None = HOUR_MS
     max_message_bytes: int = 4 * MIB
 

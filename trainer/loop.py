@@ -140,12 +140,16 @@ class Loop:
                     self.outputs.check_versions()
                     self.outputs.publisher.heal()
                 continue
-            with self._span(state, batch):
+            with self._span(state, batch) as span:
+                before = state.train_step
                 try:
                     state, saved_step = self._train(state, batch, imitation, saved_step)
                 except Stopped:
                     log.info("step aborted by a stop", train_step=state.train_step)
                     break
+                if self.outputs and state.train_step > before:
+                    groups = (ready.group for ready in batch.groups)
+                    spans.trace_training(span, (one.trajectory_id for group in groups for one in group.members))
         if saved_step < state.train_step:
             self._save(state)
 

@@ -7,7 +7,7 @@ import typer
 
 from benchmarks.command_line import DeploymentFile, show
 from dart_streams.console.cli import output
-from dart_streams.console.cli.options import State
+from dart_streams.console.cli.options import AsJson, State
 
 app = typer.Typer()
 DEPLOYMENT = Path("benchmarks/feedback/feedback.toml")
@@ -20,6 +20,7 @@ def feedback(
     minutes: Annotated[float, typer.Option(help="Minutes of training.", min=0.1)] = 10.0,
     config: DeploymentFile = DEPLOYMENT,
     state: State = Path(".dart"),
+    as_json: AsJson = False,
 ) -> None:
     """Seconds from a correction to the version that learned from it, and what corrections do for a hard page.
 
@@ -31,4 +32,4 @@ def feedback(
     output.log_to_stderr()
     base = run.shorten(modes.load_config(config), minutes, state)
     with decoupling_run.with_services(base) as running:
-        show(run.play(running, corrections, every_s))
+        show(run.play(running, corrections, every_s), as_json)

@@ -1,9 +1,11 @@
 """Training loop in one process: the real data manager and trainer, recorded problems, and a local policy.
 
-``env.slots`` episodes are played at once with the newest weights, then the trainer takes the curated groups. Data is
-therefore younger than in a deployment, where episodes run during the optimizer step.
+``env.slots`` episodes are played at once, then the trainer takes the curated groups. Data is therefore younger than in
+a deployment, where episodes run during the optimizer step. Before each of these batches ``rollout.roll_width`` of the
+``rollout.workers`` switch to the newest weights, so they play different versions if not all may switch at once.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,15 @@ from dart_streams.curation.recipes import wants_demonstrations
 from dart_streams.curation.staleness import group_capacity, group_staleness
 from dart_streams.episodes.guidance import recorded_answers
 from dart_streams.episodes.trajectory_summary import summarize
-from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
-from topics import curated, rollout_orders, trajectories, weights
+from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, Sampling, VersionSpan
 from topics.weights import WeightVersion
+from topics.weights_serving import WeightsServing
 from trainer.data.batch_builder import tokens_of
 from trainer.data.collate import Collator, ModelImage
 from trainer.data.prefetch import GroupReader
@@ -119,11 +121,12 @@ def scorer_of(folder: Path, renderer: Renderer) -> PrefixScorer:
 
 
 class LocalPolicy:
-    """Answers action requests with the present weights."""
+    """Answers action requests with the weights of one version."""
 
-    def __init__(self, config: Config, renderer: Renderer, scorer: PrefixScorer, screens: RecordedScreens) -> None:
+    def __init__(self, renderer: Renderer, scorer: PrefixScorer, screens: RecordedScreens, worker_id: str) -> None:
         self.renderer = renderer
         self.sampler = Sampler(scorer, renderer, screens.image_of)
+        self.worker_id = worker_id
         self.version = 0
 
     def answers(self, generator: torch.Generator) -> Answer:
@@ -149,10 +152,60 @@ class LocalPolicy:
             versions=[VersionSpan(version=self.version, start=0, end=len(made.tokens))],
             prompt_tokens=len(prompt.token_ids),
             prompt_sha=prompt.sha,
-            worker_id="in-process",
+            worker_id=self.worker_id,
             queue_ms=0.0,
             generate_ms=0.0,
         )
+
+
+class LocalWorkers:
+    """Rollout workers, each with the weights that it has switched to, rounded as they are published.
+
+    A trajectory stays with its worker. One worker of unrounded weights shares them with the trainer.
+    """
+
+    def __init__(self, config: Config, folder: Path, newest: LocalPolicy, screens: RecordedScreens) -> None:
+        self.newest = newest
+        self.width = config.rollout.roll_width
+        self.dtype = getattr(torch, config.trainer.publish.dtype)
+        self.workers = [
+            LocalPolicy(newest.renderer, scorer_of(folder, newest.renderer), screens, f"rollout-{number}")
+            for number in range(config.rollout.workers)
+        ]
+        if len(self.workers) == 1 and self.dtype == torch.float32:
+            self.workers = [newest]
+        for worker in self.workers:
+            self.switch(worker)
+
+    def roll(self) -> list[LocalPolicy]:
+        """Switch workers to the newest version, at most as many as may switch at once; return these."""
+        outdated = [worker for worker in self.workers if worker.version < self.newest.version or worker is self.newest]
+        for worker in outdated[: self.width]:
+            self.switch(worker)
+        return outdated[: self.width]
+
+    @torch.no_grad()
+    def switch(self, worker: LocalPolicy) -> None:
+        """Give a worker the newest weights."""
+        worker.version = self.newest.version
+        if worker is not self.newest:
+            pairs = zip(worker.sampler.scorer.parameters(), self.newest.sampler.scorer.parameters(), strict=True)
+            for own, newest in pairs:
+                own.copy_(newest.to(self.dtype))
+
+    def answers(self, generator: torch.Generator) -> Answer:
+        """Return the workers as a function of requests."""
+        policies = [worker.answers(generator) for worker in self.workers]
+        homes: dict[str, int] = {}
+
+        def answer(requests: Sequence[ActionRequest]) -> list[ActionResponse]:
+            parts: defaultdict[int, list[ActionRequest]] = defaultdict(list)
+            for request in requests:
+                parts[homes.setdefault(request.trajectory_id, len(homes) % len(policies))].append(request)
+            made = {one.request_id: one for home, part in parts.items() for one in policies[home](part)}
+            return [made[request.request_id] for request in requests]
+
+        return answer
 
 
 class LearningCircle:
@@ -163,8 +216,6 @@ class LearningCircle:
 
     def __init__(self, config: Config, tasks: TaskSet, recording: Recording, folder: Path, seed: int) -> None:
         self.rules = bind_training(config)
-        if config.curation.dispatch.mode != "rollout-wise":
-            raise UserError("bench learning supports rollout-wise dispatch only")
         self.config = config = seed_config(config, seed)
         self.tasks = tasks
         self.recording = recording
@@ -172,8 +223,9 @@ class LearningCircle:
         self.screens = RecordedScreens(recording, self.renderer)
         self.learner = InProcessLearner(folder, self.renderer, config.trainer, self.screens, self.rules)
         self.reader = GroupReader(self.screens, self.renderer, config.policy)
-        self.policy = LocalPolicy(config, self.renderer, self.learner.scorer, self.screens)
-        self.answer = self.policy.answers(torch.Generator().manual_seed(seed))
+        self.policy = LocalPolicy(self.renderer, self.learner.scorer, self.screens, "newest")
+        self.workers = LocalWorkers(config, folder, self.policy, self.screens)
+        self.answer = self.workers.answers(torch.Generator().manual_seed(seed))
         self.circle = InMemoryCircle(self.config, tasks)
         self.memory = SuccessMemory()
         self.memories: dict[str, Any] = {}
@@ -184,6 +236,8 @@ class LearningCircle:
         if wants_demonstrations(config):
             self.demonstrate()
         self.publish_weights()
+        for worker in self.workers.workers:
+            self.announce(worker)
 
     def demonstrate(self) -> None:
         """Add a demonstration of each training task, for pool or recipe."""
@@ -194,6 +248,7 @@ class LearningCircle:
     def run(self, episodes: int) -> None:
         """Play and train until ``episodes`` training episodes have ended in total."""
         while self.episodes < episodes:
+            self.roll()
             self.circle.settle()
             self.orders += self.circle.poll(rollout_orders.TOPIC.name)
             batch, self.orders = self.orders[: self.config.env.slots], self.orders[self.config.env.slots :]
@@ -204,6 +259,16 @@ class LearningCircle:
             self.episodes += len(batch)
             self.circle.settle()
             self.train()
+
+    def roll(self) -> None:
+        """Switch rollout workers."""
+        for worker in self.workers.roll():
+            self.announce(worker)
+
+    def announce(self, worker: LocalPolicy) -> None:
+        """Announce the version that a rollout worker serves."""
+        event = WeightsServing(worker_id=worker.worker_id, version=worker.version, since_ms=0, alive_ms=0)
+        self.circle.publish(weights_serving.TOPIC.name, worker.worker_id, event)
 
     def begin(self, order: RolloutOrder) -> RecordedEpisode:
         """Return the episode of an order."""
@@ -250,6 +315,7 @@ class LearningCircle:
         trained = [*groups, *(self.reader.read(group) for group in replay_group(version + 1, past))]
         result = self.learner.learn(trained, version, never_stop, beside, is_pretraining(self.rules, start))
         if not result.updated:
+            self.publish_weights()
             return
         for group in imitation.phase:
             self.learner.imitate([self.reader.read(group)])

@@ -19,26 +19,44 @@ from benchmarks.learning.compression import compress_recording
 from benchmarks.learning.episodes import play, single_order
 from benchmarks.learning.results import TEMPERATURES, CurvePoint, Evaluated, LearningRun
 from dart_streams.config import Config, tasks
+from dart_streams.config.tasks import Task
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 
 MARKS = 4
-METRICS = ("entropy", "grad_norm", "clip_share", "kl_reference", "imitation_nll", "value_loss", "sequences", "updates")
+METRICS = (
+    "entropy",
+    "grad_norm",
+    "clip_share",
+    "kl_reference",
+    "imitation_nll",
+    "value_loss",
+    "sequences",
+    "updates",
+    "mismatch",
+    "kl_rollout",
+    "truncated_share",
+)
 
 
 ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}
 """Rollouts of each held-out task by temperature; greedy ones are all equal."""
+TRAIN_EPISODES = 480
+"""Rollouts of the training tasks in all, at temperature 1; at least one of each task."""
 CONCURRENCY = 384
 SEED = 5
 """Sampling seed of every evaluation."""
 
 
-def evaluate(circle: LearningCircle, temperature: float, rollouts: int | None = None) -> Evaluated:
-    """Play every held-out task ``rollouts`` times with the present policy; record nothing."""
+def evaluate(
+    circle: LearningCircle, temperature: float, rollouts: int | None = None, of: Sequence[Task] = ()
+) -> Evaluated:
+    """Play every task ``of`` these, by default the held-out ones, with the present policy; record nothing."""
     sampling = circle.config.sampling(temperature)
     answer = circle.policy.answers(torch.Generator().manual_seed(SEED))
-    tasks = [(task, number) for task in circle.tasks.heldout for number in range(rollouts or ROLLOUTS[temperature])]
+    repeated = range(rollouts or ROLLOUTS[temperature])
+    tasks = [(task, number) for task in of or circle.tasks.heldout for number in repeated]
     solved: defaultdict[str, list[bool]] = defaultdict(list)
     for start in range(0, len(tasks), CONCURRENCY):
         part = tasks[start : start + CONCURRENCY]
@@ -47,6 +65,12 @@ def evaluate(circle: LearningCircle, temperature: float, rollouts: int | None = 
             solved[task.page].append(summarize(observations).outcome == "success")
     pages = {page: fmean(results) for page, results in solved.items()}
     return Evaluated(temperature, fmean(pages.values()), pages)
+
+
+def evaluate_training(circle: LearningCircle) -> Evaluated:
+    """Play the training tasks."""
+    tasks = circle.tasks.train
+    return evaluate(circle, 1.0, max(1, TRAIN_EPISODES // len(tasks)), tasks)
 
 
 class Player:
@@ -59,6 +83,7 @@ class Player:
         self.marks = marks
         self.code = results.code_digest()
         self.before: dict[Path, list[Evaluated]] = {}
+        self.train_before: dict[Path, Evaluated] = {}
 
     def play(self, variant: str, config: Config, seed: int) -> LearningRun:
         """Make one run."""
@@ -69,6 +94,7 @@ class Player:
         circle = LearningCircle(config, task_set, recording, folder, seed)
         if folder not in self.before:
             self.before[folder] = [evaluate(circle, temperature) for temperature in TEMPERATURES]
+            self.train_before[folder] = evaluate_training(circle)
         before = self.before[folder]
         curve = [CurvePoint(0, results.rate_at(before, 1.0))]
         for mark in range(1, self.marks):
@@ -83,6 +109,8 @@ class Player:
             before=before,
             curve=[*curve, CurvePoint(circle.episodes, results.rate_at(after, 1.0))],
             after=after,
+            train_before=self.train_before[folder],
+            train_after=evaluate_training(circle),
             steps=circle.policy.version,
             metrics=first_and_last(circle.metrics),
             cpu_s=round(time.process_time() - started, 1),

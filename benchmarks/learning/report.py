@@ -40,7 +40,8 @@ class Estimate(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """A variant's gains and success after training, and their differences to the base, by temperature, over N seeds.
 
-    A variant with a warm-up of its own may start lower, and gain more without a better end.
+    A variant with a warm-up of its own may start lower, and gain more without a better end. ``trained`` is the success
+    on the training tasks after training.
     """
 
     variant: str
@@ -49,6 +50,8 @@ class Comparison(msgspec.Struct, frozen=True):
     differences: dict[float, Estimate]
     ends: dict[float, Estimate]
     end_differences: dict[float, Estimate]
+    trained: Estimate | None = None
+    trained_difference: Estimate | None = None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -76,10 +79,21 @@ def compare_variant(name: str, own: Mapping[int, LearningRun], base: Mapping[int
     pairs = [(own[seed], base[seed]) for seed in seeds]
     gain, end = LearningRun.gain, LearningRun.end
     gains, ends = (estimate_all([own for own, _ in pairs], measure) for measure in (gain, end))
+    rates = [
+        (one.train_after.rate, other.train_after.rate) for one, other in pairs if one.train_after and other.train_after
+    ]
+    trained = estimate([rate for rate, _ in rates]) if rates else None
     if name == BASE:
-        return Comparison(name, len(seeds), gains, {}, ends, {})
+        return Comparison(name, len(seeds), gains, {}, ends, {}, trained)
     return Comparison(
-        name, len(seeds), gains, estimate_differences(pairs, gain), ends, estimate_differences(pairs, end)
+        name,
+        len(seeds),
+        gains,
+        estimate_differences(pairs, gain),
+        ends,
+        estimate_differences(pairs, end),
+        trained,
+        estimate([rate - of_base for rate, of_base in rates]) if rates else None,
     )
 
 
@@ -96,7 +110,7 @@ def estimate_differences(pairs: Sequence[tuple[LearningRun, LearningRun]], measu
 class GainRow(msgspec.Struct, frozen=True):
     """A row in points: gains and differences to the base, at temperatures 1, 0.5 and 0.
 
-    ``end`` is the success after training at temperature 1.
+    ``end`` is the success after training at temperature 1, ``trained`` that on the training tasks.
     """
 
     variant: str
@@ -109,20 +123,23 @@ class GainRow(msgspec.Struct, frozen=True):
     sampled_to_base: str
     at_half_to_base: str
     greedy_to_base: str
+    trained: str
+    trained_to_base: str
 
 
 def table_rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
     """Return the rows of the table."""
+    return [GainRow(one.variant, one.seeds, *row_cells(one)) for one in comparisons]
+
+
+def row_cells(one: Comparison) -> list[str]:
+    """Return the points of a row."""
+    signed = [one.end_differences.get(SAMPLED), *one.gains.values(), *map(one.differences.get, TEMPERATURES)]
     return [
-        GainRow(
-            one.variant,
-            one.seeds,
-            format_points(one.ends[SAMPLED], signed=False),
-            format_points(one.end_differences[SAMPLED]) if one.end_differences else "",
-            *(format_points(one.gains[temperature]) for temperature in TEMPERATURES),
-            *(format_points(one.differences[temperature]) if one.differences else "" for temperature in TEMPERATURES),
-        )
-        for one in comparisons
+        format_points(one.ends[SAMPLED], signed=False),
+        *(format_points(value) if value else "" for value in signed),
+        format_points(one.trained, signed=False) if one.trained else "",
+        format_points(one.trained_difference) if one.trained_difference else "",
     ]
 
 

@@ -51,8 +51,8 @@ class CurvePoint(msgspec.Struct, frozen=True):
 class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
     """One variant with one seed; ``made_by`` identifies configuration, length and code.
 
-    ``before`` and ``after`` are evaluations by temperature; ``metrics`` are means over the first and last tenth of the
-    ``steps``.
+    ``before`` and ``after`` are evaluations on held-out tasks by temperature; ``train_before`` and ``train_after`` are
+    on the training tasks, at temperature 1. ``metrics`` are means over the first and last tenth of the ``steps``.
     """
 
     variant: str
@@ -61,6 +61,8 @@ class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
     before: list[Evaluated]
     curve: list[CurvePoint]
     after: list[Evaluated]
+    train_before: Evaluated | None = None
+    train_after: Evaluated | None = None
     steps: int
     metrics: dict[str, tuple[float, float]]
     cpu_s: float

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.command_line import show
+from benchmarks.command_line import show_parts
+from dart_streams.console.cli.options import AsJson
 
 app = typer.Typer()
 
@@ -14,6 +15,8 @@ app = typer.Typer()
 @app.command()
 def multi_turn(
     rounds: Annotated[int, typer.Option(help="Turns of each setting; the one with the least CPU time counts.")] = 1,
+    steps: Annotated[int, typer.Option(help="Steps of the longest trajectory.", min=4)] = 30,
+    as_json: AsJson = False,
 ) -> None:
     """Tokens computed for each distinct token of long trajectories, in rollout and training, by window of the prompt.
 
@@ -23,7 +26,13 @@ def multi_turn(
         from dart_streams.console.launch import processes
 
         program = [str(processes.find_programs().model), "bench", "multi-turn", "--rounds", str(rounds)]
+        program += ["--steps", str(steps), *["--json"] * as_json]
         raise typer.Exit(subprocess.run(program, check=False).returncode)
     from benchmarks.multi_turn import packers, rollout, trainer
 
-    show({"rollout": rollout.measure(rounds), "training": trainer.measure(rounds), "packing rules": packers.measure()})
+    parts = {
+        "rollout": lambda: rollout.measure(rounds, steps),
+        "training": lambda: trainer.measure(rounds, steps),
+        "packing rules": lambda: packers.measure(steps),
+    }
+    show_parts(parts, as_json)

@@ -113,21 +113,22 @@ def compare_packers(group: SyntheticBacklog, config: Config, renderer: Any) -> d
     return {name: pack(samples, sequences)._asdict() for name, pack in PACKERS.items()}
 
 
-def measure() -> dict[str, Any]:
+def measure(steps: int = trajectories.STEPS) -> dict[str, Any]:
     """Return the comparison for each window, for one trajectory and for a batch."""
     from dart_streams.policy import tiny
     from dart_streams.policy.rendering import renderer_of
 
     compared: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="packers-bench-") as scratch:
-        tiny.build(Path(scratch))
+        model = Path(scratch) / "policy"
+        tiny.build(model)
         for window in trajectories.WINDOWS:
             config = Config(policy=trajectories.window_policy(Config().policy, window))
-            renderer = renderer_of(Path(scratch), config.policy)
+            renderer = renderer_of(model, config.policy)
             compared[window] = {
                 name: compare_packers(
                     trajectories.record_group(config, renderer, lengths, seed=len(lengths)), config, renderer
                 )
-                for name, lengths in (("one", trajectories.SINGLE), ("batch", trajectories.MIXED))
+                for name, lengths in trajectories.scale_batches(steps).items()
             }
     return compared

@@ -36,12 +36,12 @@ ANSWER = Sampling(max_tokens=8)
 """Sampling of answers. They are not part of the next prompt, which has the recorded ones."""
 
 
-def measure(rounds: int = 1) -> dict[str, Any]:
+def measure(rounds: int = 1, steps: int = trajectories.STEPS) -> dict[str, Any]:
     """Return the figures of each setting, in turns of ``rounds``, each in a process of its own."""
     found: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):
         for window, cached in SETTINGS:
-            command = [sys.executable, "-m", "benchmarks.multi_turn.rollout", window]
+            command = [sys.executable, "-m", __name__, window, "--steps", str(steps)]
             done = subprocess.run(
                 command if cached else [*command, "--no-prefix-cache"], stdout=subprocess.PIPE, check=True
             )
@@ -49,7 +49,7 @@ def measure(rounds: int = 1) -> dict[str, Any]:
     return {setting: trajectories.choose_cheapest(runs, "core_ms") for setting, runs in found.items()}
 
 
-async def run_setting(window: str, cached: bool) -> dict[str, Any]:
+async def run_setting(window: str, cached: bool, steps: int) -> dict[str, Any]:
     """Return the figures of one trajectory and of a batch, with a new engine."""
     os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from dart_streams.policy.rendering import renderer_of
@@ -68,7 +68,7 @@ async def run_setting(window: str, cached: bool) -> dict[str, Any]:
         await engine.start(first)
         found = {}
         try:
-            for name, lengths in (("one", trajectories.SINGLE), ("batch", trajectories.MIXED)):
+            for name, lengths in trajectories.scale_batches(steps).items():
                 group = trajectories.record_group(config, renderer, lengths, seed=len(lengths))
                 blobs.update(group.blobs)
                 found[name] = await play_group(engine, group, config, renderer)
@@ -180,9 +180,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("window", choices=trajectories.WINDOWS)
     parser.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--steps", type=int, default=trajectories.STEPS)
     arguments = parser.parse_args()
     setup.start_logs("bench")
-    json.dump(asyncio.run(run_setting(arguments.window, arguments.prefix_cache)), sys.stdout)
+    json.dump(asyncio.run(run_setting(arguments.window, arguments.prefix_cache, arguments.steps)), sys.stdout)
     sys.stdout.write("\n")
     sys.stdout.flush()
     os._exit(0)  # as the worker does: vLLM and torch abort if they may not end in order

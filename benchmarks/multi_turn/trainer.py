@@ -25,19 +25,19 @@ SETTINGS = tuple((window, alone) for window in trajectories.WINDOWS for alone in
 """Windows of the prompt, and whether each step is a row of its own."""
 
 
-def measure(rounds: int = 1) -> dict[str, Any]:
+def measure(rounds: int = 1, steps: int = trajectories.STEPS) -> dict[str, Any]:
     """Return the figures of each setting, in turns of ``rounds``, each in a process of its own."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):
         for window, alone in SETTINGS:
-            command = [sys.executable, "-m", "benchmarks.multi_turn.trainer", window, *["--alone"] * alone]
+            command = [sys.executable, "-m", __name__, window, "--steps", str(steps), *["--alone"] * alone]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             name = f"{window}, {'a row a step' if alone else 'rows of steps'}"
             runs.setdefault(name, []).append(json.loads(done.stdout))
     return {name: trajectories.choose_cheapest(of_setting, "core_s") for name, of_setting in runs.items()}
 
 
-def run_setting(window: str, alone: bool) -> dict[str, Any]:
+def run_setting(window: str, alone: bool, steps: int) -> dict[str, Any]:
     """Return the figures of one trajectory and of a batch."""
     import torch
 
@@ -59,7 +59,7 @@ def run_setting(window: str, alone: bool) -> dict[str, Any]:
         learner = Learner(model, renderer, config.trainer, ranks)
         return {
             name: measure_step(learner, config, renderer, lengths)
-            for name, lengths in (("one", trajectories.SINGLE), ("batch", trajectories.MIXED))
+            for name, lengths in trajectories.scale_batches(steps).items()
         }
 
 
@@ -86,8 +86,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("window", choices=trajectories.WINDOWS)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--steps", type=int, default=trajectories.STEPS)
     arguments = parser.parse_args()
-    json.dump(run_setting(arguments.window, arguments.alone), sys.stdout)
+    json.dump(run_setting(arguments.window, arguments.alone, arguments.steps), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from topics.values import MessagePart
 from trainer.data.distinct import count_distinct
 from trainer.data.samples import ReadyGroup, select
 
-SINGLE = (30,)
-"""Steps of the one long trajectory."""
+STEPS = 30
+"""Steps of the longest trajectory."""
 MIXED = (5, 8, 10, 12, 15, 20, 25, 30)
-"""Steps of a batch of eight trajectories."""
+"""Steps of a batch of eight trajectories, where the longest has :data:`STEPS`."""
 SCREEN = (616, 448)
 """Width and height of a screenshot (pixels): 352 tokens of Qwen2.5-VL."""
 WINDOWS: dict[str, dict[str, int]] = {
@@ -38,6 +38,11 @@ class TokenCounts(NamedTuple):
     distinct: int
     shown: int
     screens: int
+
+
+def scale_batches(steps: int) -> dict[str, Sequence[int]]:
+    """Return the steps of the trajectories of each batch: one long trajectory alone, and one of mixed lengths."""
+    return {"one": (steps,), "batch": [max(1, length * steps // STEPS) for length in MIXED]}
 
 
 def window_policy(policy: Policy, window: str) -> Policy:

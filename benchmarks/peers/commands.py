@@ -8,6 +8,7 @@ import typer
 
 from benchmarks.command_line import DEMO, DeploymentFile, show
 from dart_streams.console.cli import output
+from dart_streams.console.cli.options import AsJson
 
 app = typer.Typer()
 
@@ -21,6 +22,7 @@ def browsergym(
         typer.Option(help="Processes of a peer; may be repeated. \\[default: 1, 4]", show_default=False),
     ] = None,
     config: DeploymentFile = DEMO,
+    as_json: AsJson = False,
 ) -> None:
     """Steps per second and CPU time per step of this project's browser, BrowserGym and plain Playwright.
 
@@ -32,7 +34,9 @@ def browsergym(
 
     output.log_to_stderr()
     base = modes.load_config(config)
-    show(asyncio.run(browsers.measure(base, load(Path(base.tasks.file)), rounds, seconds, processes or [1, 4])))
+    show(
+        asyncio.run(browsers.measure(base, load(Path(base.tasks.file)), rounds, seconds, processes or [1, 4])), as_json
+    )
 
 
 @app.command()
@@ -43,6 +47,7 @@ def trl(
         str | None, typer.Option(help="Side to run: trl or circle. \\[default: both]", show_default=False)
     ] = None,
     config: DeploymentFile = DEMO,
+    as_json: AsJson = False,
 ) -> None:
     """Held-out success of this project and of TRL's GRPO trainer, from the same policy on the same single-action pages.
 
@@ -53,4 +58,4 @@ def trl(
 
     output.log_to_stderr()
     base = modes.load_config(config)
-    show(trainers.measure(base, minutes, runs, [side] if side else trainers.SIDES, output.note))
+    show(trainers.measure(base, minutes, runs, [side] if side else trainers.SIDES, output.note), as_json)

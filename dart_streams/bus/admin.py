@@ -72,13 +72,18 @@ def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
 
 
 def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:
-    """Return the existing topics of ``wanted`` by name, with the configuration keys that are declared."""
+    """Return the existing topics of ``wanted`` by name, with the configuration keys that are declared.
+
+    Raises :class:`TopicsRefused` if the broker keeps their configurations from this user.
+    """
     described = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
     existing = [spec for spec in wanted if described[spec.name]["error_code"] == 0]
-    asked = [
-        ConfigResource(ConfigResourceType.TOPIC, spec.name, dict(spec.configs)) for spec in existing if spec.configs
-    ]
+    asked = [ConfigResource(ConfigResourceType.TOPIC, spec.name, {**spec.configs}) for spec in existing if spec.configs]
     configs = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
+    # The client drops a topic's error: nothing is the answer if it was deleted meanwhile, and without the right to ask.
+    lacking = {resource.name for resource in asked if not configs[resource.name]}
+    if lacking and (kept := sorted(topic_ids(admin, sorted(lacking)))):
+        raise TopicsRefused(f"the broker gives no configurations of {', '.join(kept)}: grant DescribeConfigs")
     return {
         spec.name: TopicSpec(
             name=spec.name,
@@ -87,13 +92,13 @@ def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[st
             configs={key: entry["value"] for key, entry in configs.get(spec.name, {}).items()},
         )
         for spec in existing
+        if spec.name not in lacking
     }
 
 
 def topic_ids(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, str]:
     """Return the broker's ids of the existing topics, by name."""
-    topics = admin.describe_topics(list(names))
-    return {topic["name"]: str(topic["topic_id"]) for topic in topics if topic["error_code"] == 0}
+    return {each["name"]: str(each["topic_id"]) for each in admin.describe_topics([*names]) if not each["error_code"]}
 
 
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
@@ -165,8 +170,8 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     if not changes:
         return
     resources = [ConfigResource(ConfigResourceType.TOPIC, change.topic, dict(change.after)) for change in changes]
-    # The client returns the broker's error as a text instead of raising it.
-    for topic, answer in admin.alter_configs(resources)["topic"].items():
+    # The client returns the broker's error as a text. Its own check of keys takes a deleted topic for an unknown key.
+    for topic, answer in admin.alter_configs(resources, raise_on_unknown=False)["topic"].items():
         if answer != "OK":
             raise TopicsRefused(f"topic {topic} was not altered: {answer}")
 

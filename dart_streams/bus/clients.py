@@ -39,6 +39,8 @@ SEND_INTERVAL_S = 0.01
 """Minimum interval between sends; records queued meanwhile are batched."""
 SESSION_TIMEOUT_MS = 10_000
 """A group member without heartbeats for this long is dead; its partitions are reassigned."""
+HEARTBEAT_INTERVAL_MS = 3_000
+"""Interval of a member's heartbeats, whose answers say that others join or leave."""
 METADATA_MAX_AGE_MS = 10_000
 """Maximum age of a consumer's metadata, and so the delay until it reads an added partition."""
 COMMIT_TIMEOUT_S = 5.0
@@ -284,7 +286,7 @@ def create_consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str,
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
         "session_timeout_ms": SESSION_TIMEOUT_MS,
-        "heartbeat_interval_ms": 3_000,
+        "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
         "max_poll_interval_ms": 600_000,
         "metadata_max_age_ms": METADATA_MAX_AGE_MS,
         "partition_assignment_strategy": (StickyAssignor(),),

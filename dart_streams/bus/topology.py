@@ -86,9 +86,7 @@ def has_dead_letters(topic: Topic) -> bool:
 
 def spec_of(topic: Topic, bus: Bus) -> TopicSpec:
     """Return the declared state of ``topic``."""
-    retention_ms = topic.retention_ms
-    if (hours := bus.topics.retention_hours.get(topic.name)) is not None:
-        retention_ms = int(hours * HOUR_MS) or None
+    retention_ms = int(bus.topics.retention_hours.get(topic.name, 0) * HOUR_MS) or None
     return TopicSpec(
         name=bus.prefix + topic.name,
         partitions=(bus.topics.partitions if topic.shared else None) or topic.partitions,

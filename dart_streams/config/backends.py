@@ -2,6 +2,7 @@
 
 from importlib.metadata import EntryPoint, entry_points
 
+from dart_streams.config.entry_points import known_names, missing_advice
 from dart_streams.errors import ConfigError
 
 BUILT_IN = ("desktop", "miniwob", "osworld", "phone", "simulated")
@@ -13,10 +14,14 @@ def find_backend(name: str) -> EntryPoint:
     """Return the entry point of backend ``name``; raise ConfigError unless exactly one package has it."""
     entries = {entry_point_text(entry): entry for entry in entry_points(group=ENTRY_POINTS, name=name)}
     if not entries:
-        known = sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))})
+        known = ", ".join(sorted({*BUILT_IN, *known_names(ENTRY_POINTS)}))
         raise ConfigError(
-            f"env.backend: no environment {name!r}; known are {', '.join(known)}. "
-            f"Another one comes with a package that has an entry point of the group {ENTRY_POINTS!r}: install it here"
+            f"env.backend: no environment {name!r}; known are {known}. "
+            + (
+                missing_advice(ENTRY_POINTS)
+                or f"Another one comes with a package that has an entry point of the group {ENTRY_POINTS!r}: "
+                "install it here"
+            )
         )
     if len(entries) > 1:
         raise ConfigError(f"env.backend: {name!r} is brought by {' and by '.join(sorted(entries))}: uninstall one")

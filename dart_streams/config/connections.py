@@ -133,8 +133,7 @@ class TopicSettings(Optional, frozen=True):
     """Copies of each record, on as many brokers; all but one acknowledge it (``min.insync.replicas``). 0: both are the
     broker's defaults."""
     retention_hours: dict[str, NonNegative] = msgspec.field(default_factory=dict)
-    """Retention by topic. By default a topic's records are kept as long as the run, until `runs rm`; those of
-    ``action-requests`` and ``actions`` for 15 minutes. 0 keeps these too."""
+    """Retention by topic. By default, and with 0, a topic's records are kept as long as the run, until `runs rm`."""
 
     def __post_init__(self) -> None:
         """Refuse a retention that loses what a run needs."""

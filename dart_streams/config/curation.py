@@ -48,7 +48,8 @@ class Dispatch(Section, frozen=True):
     seed: Seed = 0
     """The seed of the tasks' order."""
     choice: Literal["informative", "even"] = "informative"
-    """``informative`` prefers tasks of a success rate near one half; ``even`` takes all tasks in turn."""
+    """``informative`` prefers tasks of a success rate near one half; ``even`` takes all tasks in turn,
+    those that always succeed too, which otherwise get single probes only."""
 
 
 class Curation(Section, frozen=True):

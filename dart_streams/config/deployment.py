@@ -73,8 +73,8 @@ class Evaluation(Section, frozen=True):
 class Telemetry(Section, frozen=True):
     """Traces, metrics and stall reports."""
 
-    sampling: Share = 0.0
-    """The share of traced step requests; failed spans are always written."""
+    sampling: Share = 1.0
+    """The share of traced trajectories, of at most 100 a second in each process; failed spans are always written."""
     otlp_endpoint: str = ""
     """A collector's base address (OTLP over HTTP), such as ``http://127.0.0.1:4318``; empty: the run's folder."""
     stall_s: AboveZero = 30.0

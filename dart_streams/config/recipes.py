@@ -1,8 +1,8 @@
 """Recipes: packages with settings and rules that a run chooses by name.
 
-A recipe is a package of the entry point group :data:`ENTRY_POINTS`. Its file ``recipe.toml`` has the keys that differ
-from the defaults; the run's own file wins over it. Its module ``rules`` has the rules that it replaces, and
-``Settings``, the type of its table ``[recipes.NAME]``.
+A recipe is a package of the entry point group :data:`ENTRY_POINTS`. Its file ``recipe.toml`` has the keys that it
+needs; what no chosen recipe names of :data:`dart_streams.config.extras.WITHOUT` is off. The run's own file wins over
+both. Its module ``rules`` has the rules that it replaces, and ``Settings``, the type of its table ``[recipes.NAME]``.
 """
 
 import difflib
@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.config.entry_points import known_names, missing_advice
+from dart_streams.config.extras import reset_tables
 from dart_streams.config.section import Section
 from dart_streams.config.tables import key_values, merge_tables, read_tables
 from dart_streams.errors import ConfigError
@@ -28,7 +30,7 @@ CHOICE, SETTINGS = "recipe", "recipes"
 
 def known_recipes() -> list[str]:
     """Return the names of all installed recipes."""
-    return sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)})
+    return known_names(ENTRY_POINTS)
 
 
 @functools.cache  # A look at every installed distribution takes tens of milliseconds.
@@ -38,8 +40,8 @@ def find_recipe(name: str) -> str:
     if not packages:
         known = known_recipes()
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise ConfigError(f"{CHOICE}: no recipe {name!r}: {advice}")
+        hint = f"did you mean {near[0]!r}?" if near else missing_advice(ENTRY_POINTS) or f"known are {', '.join(known)}"
+        raise ConfigError(f"{CHOICE}: no recipe {name!r}: {hint}")
     if len(packages) > 1:
         raise ConfigError(f"{CHOICE}: {name!r} is brought by {' and by '.join(sorted(packages))}: uninstall one")
     return packages.pop()
@@ -78,12 +80,12 @@ def chosen_recipes(tables: dict[str, Any]) -> tuple[str, ...]:
 
 
 def recipe_tables(names: Sequence[str], own: Container[str] = ()) -> dict[str, Any]:
-    """Return the keys of several recipes together.
+    """Return the keys of several recipes together, over those without any rule; none without a recipe.
 
     Raises ConfigError for an unknown recipe, and for two that set one key to different values, unless it is among the
     run's ``own`` keys.
     """
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = reset_tables() if names else {}
     origins: dict[str, tuple[str, Any]] = {}
     for name in names:
         tables = read_tables(recipe_folder(name) / "recipe.toml", f"{CHOICE}: {name!r} has no file recipe.toml")
@@ -108,9 +110,14 @@ def merge_recipes(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def override_tables(tables: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return tables with overrides; the keys of recipes that the overrides choose win over the tables too."""
-    own = {key for key, _ in key_values(overrides)}
-    return merge_tables(merge_tables(tables, recipe_tables(chosen_recipes(overrides), own)), overrides)
+    """Return tables with overrides; the keys of recipes that the overrides choose win over the tables too.
+
+    Settings of recipes that are no longer chosen are left out.
+    """
+    own, chosen = {key for key, _ in key_values(overrides)}, chosen_recipes(overrides)
+    if CHOICE in overrides and isinstance(settings := tables.get(SETTINGS), dict):
+        tables = {**tables, SETTINGS: {name: table for name, table in settings.items() if name in chosen}}
+    return merge_tables(merge_tables(tables, recipe_tables(chosen, own)), overrides)
 
 
 def resolve_settings(tables: dict[str, Any]) -> dict[str, Any]:

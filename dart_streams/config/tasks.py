@@ -13,7 +13,7 @@ from msgspec import Meta
 from dart_streams import stateless_random
 from dart_streams.config import Config, record_sizes
 from dart_streams.config.files import parse_as
-from dart_streams.config.section import Seed, Share, StepLimit
+from dart_streams.config.section import Count, Seed, Share, StepLimit
 from dart_streams.config.tables import read_tables
 from dart_streams.config.text import json_of, text_of
 from dart_streams.errors import ConfigError
@@ -46,6 +46,10 @@ def task_id(environment: str, page: str, seed: int) -> str:
 
 
 Names = list[str]
+FETCH = (
+    "name a checkout of OSWorld there, or in the environment by DART_OSWORLD: "
+    "`git clone https://github.com/xlang-ai/OSWorld`"
+)
 MAX_NAMED = 3
 """Names that an error lists."""
 
@@ -106,6 +110,8 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     task_list: str = msgspec.field(default="test_all.json", name="list")
     """The task list, a file of the folder: ``test_all.json`` has 369 tasks, ``test_nogdrive.json`` the 361 without
     Google Drive; empty: none, with tasks in ``[[pages]]``."""
+    tasks: Names = []
+    """Tasks as ``APP/ID``, in place of those of a list."""
     apps: Names = []
     """Apps (folders) of the tasks; empty: all."""
     checked: str = ""
@@ -114,21 +120,50 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Ids of held-out tasks; empty: a ``heldout_share`` of each app's tasks, drawn by ``seed``."""
     heldout_share: Share = 0.2
     seed: Seed = 0
-    max_steps: StepLimit = 15
+    max_steps: StepLimit = 30
+    """Actions of an episode: 30 in DART's paper; OSWorld's own runner stops after 15."""
+    demonstrations: Count = 0
+    """Demonstrations of each training task for the warm-up of the tiny policy."""
 
     def examples(self, base: Path) -> Path:
-        """Return the folder of task files; raise ConfigError without a checkout."""
+        """Return the folder of task files; raise ConfigError without a checkout, or for tasks that it lacks."""
         if not (named := self.folder or os.environ.get("DART_OSWORLD", "")):
-            raise ConfigError("osworld.folder: name a checkout of OSWorld there, or in the environment by DART_OSWORLD")
+            raise ConfigError(f"osworld.folder: {FETCH}")
         folder = base / Path(named).expanduser()
         if (folder / "evaluation_examples").is_dir():
             folder = folder / "evaluation_examples"
         if not (folder / "examples").is_dir():
             raise ConfigError(f"osworld.folder: {folder} is no checkout of OSWorld: it has no evaluation_examples")
+        if lacking := [name for name in self.tasks if not (folder / "examples" / f"{name}.json").is_file()]:
+            raise ConfigError(f"osworld.tasks: {folder} has no task {', '.join(lacking[:MAX_NAMED])}")
         return folder
 
     def listed(self, base: Path) -> dict[str, Names]:
-        """Return the filtered ids of the list by app; raise ConfigError for an unusable list or an unknown app."""
+        """Return the filtered ids by app; raise ConfigError for an unusable list or an unknown app."""
+        source, by_app = ("the key tasks", self.ids_by_app()) if self.tasks else self.ids_of_list(base)
+        if again := repeated_names(f"{app}/{name}" for app, names in by_app.items() for name in names):
+            raise ConfigError(f"osworld: {source} has {', '.join(again)} twice: leave one of each")
+        if unknown := sorted(set(self.apps) - set(by_app)):
+            raise ConfigError(f"osworld.apps: no app {unknown[0]!r} in {source}: there are {', '.join(by_app)}")
+        runnable = self.runnable(base)
+        return {
+            app: [name for name in names if runnable is None or f"{app}/{name}" in runnable]
+            for app, names in by_app.items()
+            if app in (self.apps or by_app)
+        }
+
+    def ids_by_app(self) -> dict[str, Names]:
+        """Return the ids of the named tasks by app; raise ConfigError for a name of another form."""
+        by_app: dict[str, Names] = {}
+        for name in self.tasks:
+            app, _, task = name.partition("/")
+            if not app or not task or "/" in task:
+                raise ConfigError(f"osworld.tasks: {name!r} is not of the form APP/ID, as os/f9be0997-…")
+            by_app.setdefault(app, []).append(task)
+        return by_app
+
+    def ids_of_list(self, base: Path) -> tuple[str, dict[str, Names]]:
+        """Return the path of the list and its ids by app; raise ConfigError for an unusable list."""
         path = self.examples(base) / self.task_list
         try:
             by_app = json_of(path.read_bytes(), str(path), dict[str, Names])
@@ -136,16 +171,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"osworld.list: {path} can't be read: {error.strerror}") from None
         except ConfigError as error:
             raise ConfigError(f"osworld.list: no list of tasks: {error}") from None
-        if again := repeated_names(f"{app}/{name}" for app, names in by_app.items() for name in names):
-            raise ConfigError(f"osworld.list: {path} has {', '.join(again)} twice: leave one of each")
-        if unknown := sorted(set(self.apps) - set(by_app)):
-            raise ConfigError(f"osworld.apps: no app {unknown[0]!r} in {path}: there are {', '.join(by_app)}")
-        runnable = self.runnable(base)
-        return {
-            app: [name for name in names if runnable is None or f"{app}/{name}" in runnable]
-            for app, names in by_app.items()
-            if app in (self.apps or by_app)
-        }
+        return str(path), by_app
 
     def runnable(self, base: Path) -> set[str] | None:
         """Return the runnable pages, None for all; raise ConfigError if the results can't be read."""
@@ -161,7 +187,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def pages(self, base: Path) -> list[Page]:
         """Return the tasks as pages; raise ConfigError for an unknown held-out id."""
-        if not self.task_list:
+        if not self.task_list and not self.tasks:
             return []
         by_app = self.listed(base)
         heldout = set(self.heldout)
@@ -181,6 +207,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             max_steps=self.max_steps,
             train_seeds=none if heldout else one,
             heldout_seeds=one if heldout else none,
+            demonstration_seeds=none if heldout else (1, 1 + self.demonstrations),
         )
 
 
@@ -288,7 +315,7 @@ def task_file(path: Path) -> TaskFile:
 def self_contained(path: Path) -> TaskFile:
     """Return a task file with every task listed, independent of its place except for OSWorld's checkout."""
     file = task_file(path)
-    if file.osworld is None or not file.osworld.task_list:
+    if file.osworld is None or not (file.osworld.task_list or file.osworld.tasks):
         return file
     examples = file.osworld.examples(path.parent).absolute()
     return TaskFile(pages=file.all_pages(path.parent), osworld=OsworldTasks(folder=str(examples), task_list=""))

@@ -7,6 +7,7 @@ A complete group is trained on if its rewards differ. Untrainable and stale roll
 person took over, unless ``feedback.credit_taken_over`` has its own steps trained on. If no member
 succeeded, a stored success of the task replaces one failure (DART's experience pool). It may be a stale member of this
 very group: a stored success is imitated at weight 1 at any age, where an online member would need importance weights.
+The rule ``pooled`` may have it treated as an online one, with those weights.
 
 In the coupled mode a group without a learning signal is published without members: the trainer waits for the whole
 batch.
@@ -82,7 +83,7 @@ def apply(
     if trajectory.purpose == "demonstration":
         rules.remember(state.memories, trajectory)
         if reward is not None:
-            store_success(state, trajectory, reward, settings)
+            store_success(state, trajectory, reward, settings, rules)
     return state, []
 
 
@@ -103,7 +104,7 @@ def finish(
     if reward is not None and trajectory.untrainable:
         state.counts.untrainable += 1
         # A stored success is imitated by its text, which needs no tokens.
-        store_success(state, trajectory, reward, settings)
+        store_success(state, trajectory, reward, settings, rules)
     elif reward is not None:
         state.groups.setdefault(key.number, []).append(
             Finish(
@@ -120,7 +121,7 @@ def finish(
                 recorded=sorted({*trajectory.recorded_steps, *trajectory.person_steps}),
             )
         )
-        store_success(state, trajectory, reward, settings)
+        store_success(state, trajectory, reward, settings, rules)
     if key.number in state.orders.open:
         return None
     members, group_id = state.groups.pop(key.number, []), format_group_id(key.number)
@@ -130,10 +131,11 @@ def finish(
     return group
 
 
-def store_success(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:
+def store_success(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation, rules: Rules) -> None:
     """Store a success in its task's pool, unless some of its steps are not the policy's."""
     if settings.pool.enabled and is_success(reward) and not trajectory.assisted:
         success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
+        success = rules.pooled(state.memories, trajectory, success)
         stored = state.pools.setdefault(trajectory.task_id, [])
         add_to_pool(stored, success, POOL_SIZE, trajectory.purpose == "demonstration")
 
@@ -197,19 +199,20 @@ def group_of(
     memories: Memories,
     rules: Rules,
 ) -> CuratedGroup:
-    """Return the group with advantages over all its steps and the selected steps of online members.
+    """Return the group with advantages over all its steps, and the selected steps of each member.
 
-    Only steps that the policy took count and are selected, so recorded ones are not. A stored success keeps all its
-    steps: the policy does not take them yet, and entropies may be missing.
+    Only steps that the policy took count and are selected, so recorded ones are not. A stored success without entropies
+    keeps all its steps, and has no part in the selection of others.
     """
     members: list[GroupMember] = [*online, stored] if stored else [*online]
     rewards = shaped_rewards(members, memories, rules)
     mean, std = advantages.reward_statistics(rewards, [len(member.own) for member in members])
+    rollouts = [*online, as_finish(stored, task_id)] if stored and stored.step_entropies else online
     selected = [
         [step for step in steps if step not in member.recorded]
-        for member, steps in zip(online, rules.select_steps(memories, online), strict=True)
+        for member, steps in zip(rollouts, rules.select_steps(memories, rollouts), strict=True)
     ]
-    if stored:
+    if stored and len(rollouts) == len(online):
         selected.append(list(range(stored.steps)))
     of_trajectories = rules.advantages(memories, members, rewards)
     of_steps = rules.step_advantages(memories, members, rewards, of_trajectories)
@@ -219,6 +222,20 @@ def group_of(
         members=[member_of(*values) for values in zip(members, of_trajectories, of_steps, selected, strict=True)],
         mean=mean,
         std=std,
+    )
+
+
+def as_finish(stored: PooledSuccess, task_id: str) -> Finish:
+    """Return a stored success as the rule that selects steps sees it."""
+    return Finish(
+        sample=-1,
+        trajectory_id=stored.trajectory_id,
+        reward=stored.reward,
+        steps=stored.steps,
+        step_entropies=stored.step_entropies,
+        version_min=None,
+        version_max=None,
+        task_id=task_id,
     )
 
 
@@ -234,6 +251,7 @@ def member_of(member: GroupMember, advantage: float, step_advantages: list[float
         version_min=versions[0],
         version_max=versions[1],
         step_advantages=[step_advantages[step] for step in selected] if step_advantages else [],
+        as_online=isinstance(member, PooledSuccess) and member.as_online,
     )
 
 

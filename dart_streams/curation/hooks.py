@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dart_streams.curation.members import Finish, GroupMember
+from dart_streams.curation.members import Finish, GroupMember, PooledSuccess
 from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
 from topics.trajectories import Trajectory
@@ -147,6 +147,8 @@ class Rules(NamedTuple):
     """(members, rewards, advantages): each member's advantage of each step; empty lists if steps are not credited."""
     select_steps: Callable[[Any, Sequence[Finish]], list[list[int]]] = DEFAULT
     """(rollouts): the indexes of each rollout's steps to train on, in order."""
+    pooled: Callable[[Any, Trajectory, PooledSuccess], PooledSuccess] = DEFAULT
+    """(trajectory, success): what the pool stores of a success of a rollout or a demonstration."""
     remember: Callable[[Any, Any], None] = DEFAULT
     """(event): changes the memory, before the decision on the event: in difficulty and groups for each counted
     :class:`Trajectory`, with the reward of the rule ``reward``, and each demonstration, which may repeat; in budget for

@@ -31,13 +31,18 @@ class Finish(msgspec.Struct, frozen=True):
         return [step for step in every if step not in self.recorded] if self.recorded else list(every)
 
 
-class PooledSuccess(msgspec.Struct, frozen=True):
-    """A successful trajectory, demonstrated or online; ``steps`` counts actions."""
+class PooledSuccess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A successful trajectory, demonstrated or online; ``steps`` counts actions.
+
+    With ``as_online`` it is selected and weighed as an online one, by its entropies where each step has one.
+    """
 
     trajectory_id: str
     order_id: str
     reward: float
     steps: int
+    as_online: bool = False
+    step_entropies: list[float] = []
 
     @property
     def own(self) -> list[int]:

@@ -30,6 +30,7 @@ DART = Rules(
     advantages=groups.group_advantages,
     step_advantages=lambda own, members, rewards, of_trajectories: [[] for _ in members],
     select_steps=groups.selected_steps,
+    pooled=lambda own, trajectory, success: success,
     remember=lambda own, event: None,
 )
 """DART's rules (arXiv 2509.23866); their settings are :class:`dart_streams.config.Curation`."""

@@ -3,7 +3,7 @@
 Tasks are visited in passes, each in another shuffled order. Tasks with little to learn are skipped at random, but never
 ``PATIENCE`` times in a row. So one of ``n`` tasks without an open group gets its next within ``(PATIENCE + 1) x n``
 groups. A task that always succeeds has no signal: it only gets an occasional probe (a single rollout), and groups again
-once its rate falls.
+once its rate falls. Under the choice ``even`` nothing is skipped or probed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -121,8 +121,8 @@ def state_of(tasks: dict[str, TaskState], task_id: str) -> TaskState:
 
 
 def is_solved(task: TaskState, settings: Curation) -> bool:
-    """Return whether a task only gets probes; never without dynamic budgets."""
-    return task.solved and settings.budget.dynamic
+    """Return whether a task only gets probes; never without dynamic budgets, nor if all tasks have their turns."""
+    return task.solved and settings.budget.dynamic and settings.dispatch.choice == "informative"
 
 
 def next_in_pass(

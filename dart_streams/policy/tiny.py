@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from dart_streams.policy.tiny_architectures import ARCHITECTURES, WIDTH, image_settings, text_settings
+from dart_streams.policy.tiny_architectures import ARCHITECTURES, CONTEXT, WIDTH, image_settings, text_settings
 
 WAVE_SIZE = 0.2
 PERIODS = (8.0, 512.0)
@@ -159,7 +159,7 @@ def write_tokenizer(folder: Path) -> None:
     build_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 4096,
+        "model_max_length": CONTEXT,
         "pad_token": PAD,
         "eos_token": EOS,
         "additional_special_tokens": [token for token in SPECIAL if token not in (PAD, EOS)],

@@ -28,6 +28,8 @@ GRID = 12
 """Side of Qwen3-VL's learned position grid, which is interpolated to an image's grid."""
 IMAGE_MEAN = [1.0, 1.0, 1.0]
 IMAGE_STD = [0.2, 0.2, 0.2]
+CONTEXT = 16_384
+"""Tokens of prompt and answer: room for DART's history of 35 answers of 256 tokens."""
 MIN_PIXELS = 56 * 56
 MAX_PIXELS = 1280 * 28 * 28
 
@@ -43,7 +45,7 @@ def text_settings(vocabulary: int, eos: int, pad: int, width: int = WIDTH) -> di
         "num_hidden_layers": LAYERS,
         "num_attention_heads": width // HEAD,
         "num_key_value_heads": width // HEAD // 2,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": CONTEXT,
         "initializer_range": INITIALIZER_RANGE,
         "rms_norm_eps": 1e-6,
         "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": [4, 6, 6]},

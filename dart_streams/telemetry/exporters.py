@@ -22,11 +22,14 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import StatusCode
 
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import create_counter
+from dart_streams.telemetry.spans import ActiveSpan
 
 MS_NS = 1_000_000
 MAX_BYTES = 64 * 1024 * 1024
@@ -79,10 +82,14 @@ class LineSpanExporter(SpanExporter):
         self.path = path
         self.process = process
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[ReadableSpan | ActiveSpan]) -> SpanExportResult:
         """Write ended spans."""
         rotate(self.path)
-        written = append(self.path, [span_fields(span, self.process) for span in spans])
+        lines = [
+            span_fields(span, self.process) if isinstance(span, ActiveSpan) else sdk_fields(span, self.process)
+            for span in spans
+        ]
+        written = append(self.path, lines)
         return SpanExportResult.SUCCESS if written else SpanExportResult.FAILURE
 
 
@@ -130,8 +137,26 @@ def point_of(name: str, point: Any) -> dict[str, Any]:
     return fields | {"value": point.value}
 
 
-def span_fields(span: ReadableSpan, process: str) -> dict[str, Any]:
+def span_fields(span: ActiveSpan, process: str) -> dict[str, Any]:
     """Return an ended span as plain values."""
+    ref = span.ref
+    return {
+        "process": process,
+        "name": span.name,
+        "trace": f"{ref.trace_id:032x}",
+        "span": f"{ref.span_id:016x}",
+        "parent": f"{span.parent_id:016x}" if span.parent_id else None,
+        "start_ms": span.started_ns / MS_NS,
+        "end_ms": span.ended_ns / MS_NS,
+        "status": (StatusCode.ERROR if span.failure else StatusCode.UNSET).name,
+        "failure": span.failure,
+        "attributes": span.attributes,
+        "links": [f"{link.trace_id:032x}:{link.span_id:016x}" for link in span.links],
+    }
+
+
+def sdk_fields(span: ReadableSpan, process: str) -> dict[str, Any]:
+    """Return an ended span of a library as plain values."""
     context = span.context
     return {
         "process": process,
@@ -148,7 +173,25 @@ def span_fields(span: ReadableSpan, process: str) -> dict[str, Any]:
     }
 
 
-def collector_exporters(endpoint: str) -> tuple[MetricExporter, SpanExporter]:
+class SdkSpans(SpanExporter):
+    """Exports through ``exporter``, for which our spans become the SDK's, of this resource."""
+
+    def __init__(self, exporter: SpanExporter, resource: Resource) -> None:
+        self.exporter = exporter
+        self.resource = resource
+
+    def export(self, spans: Sequence[ReadableSpan | ActiveSpan]) -> SpanExportResult:
+        """Export ended spans."""
+        return self.exporter.export(
+            [span.to_sdk(self.resource) if isinstance(span, ActiveSpan) else span for span in spans]
+        )
+
+    def shutdown(self) -> None:
+        """Shut the exporter down."""
+        self.exporter.shutdown()
+
+
+def collector_exporters(endpoint: str, resource: Resource) -> tuple[MetricExporter, SpanExporter]:
     """Return OTLP exporters over HTTP; the SDK's default buckets of histograms suit milliseconds."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -158,7 +201,7 @@ def collector_exporters(endpoint: str) -> tuple[MetricExporter, SpanExporter]:
     url = endpoint.rstrip("/")
     return (
         OTLPMetricExporter(endpoint=f"{url}/v1/metrics", timeout=COLLECTOR_TIMEOUT_S),
-        OTLPSpanExporter(endpoint=f"{url}/v1/traces", timeout=COLLECTOR_TIMEOUT_S),
+        SdkSpans(OTLPSpanExporter(endpoint=f"{url}/v1/traces", timeout=COLLECTOR_TIMEOUT_S), resource),
     )
 
 

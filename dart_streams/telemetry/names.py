@@ -88,14 +88,17 @@ MONITOR_SILENT_S = "monitor.silent_s"
 MONITOR_STALLS = "monitor.stalls"
 
 # Spans and their attributes
-SPAN_TRAJECTORY = "trajectory"  # env: an episode; its ids derive from the trajectory's id
-SPAN_STEP = "step"  # env: a separate trace from a screen to the next observation; links its trajectory
+SPAN_TRAJECTORY = "trajectory"  # env: an episode and its trace; its ids derive from the trajectory's id
+SPAN_STEP = "step"  # env: from a screen to the next observation; child of its trajectory, which it links too
 SPAN_REQUEST = "request"  # env: an action request until its reply; child of the step
 SPAN_GENERATE = "generate"  # rollout worker: from taking a request to its reply; child of the request
+SPAN_ENGINE = "engine"  # rollout worker: the engine's answer, prompt included; child of the generation
 SPAN_EXECUTE = "execute"  # env: an action and the screenshot after it; child of the step
 SPAN_RECORD = "record"  # recorder: an observation's row into the store; child of the step that led to it
+SPAN_DECIDE = "decide"  # curator: an agent applied a record of a trajectory; child of the trajectory
 SPAN_GROUP = "group"  # curator: a curated group; links its trajectories
 SPAN_TRAIN_STEP = "train step"  # trainer: an optimizer step; links its groups
+SPAN_TRAIN = "train"  # trainer: an optimizer step, in the trace of each trajectory that it trained on; links it
 SPAN_SWITCH = "switch"  # rollout worker: new weights loaded; links the optimizer step that made them
 ATTR_RUN = "dart.run.id"  # of the resource: every metric and span of a process has it
 ATTR_TRAJECTORY = "dart.trajectory.id"
@@ -114,6 +117,7 @@ ATTR_PREFILL_MS = "dart.prefill_ms"  # of the generation: until the first token
 ATTR_DECODE_MS = "dart.decode_ms"  # of the generation: from the first token on
 ATTR_TOKENS = "dart.tokens"
 ATTR_KEPT = "dart.kept"  # true on a span outside the sample that was written because it failed
+ATTR_AGENT = "dart.agent"
 ATTR_OUTCOME = "dart.outcome"
 # Of OpenTelemetry's semantic conventions
 ATTR_ERROR = "error.type"

@@ -42,7 +42,7 @@ def start(config: Config, process: str) -> None:
     folder, file = config.run.folder, f"{process}.jsonl"
     lines = LineMetricExporter(folder / "metrics" / file, process), LineSpanExporter(folder / "traces" / file, process)
     endpoint = config.telemetry.otlp_endpoint
-    pairs = [lines, collector_exporters(endpoint)] if endpoint else [lines]
+    pairs = [lines, collector_exporters(endpoint, resource)] if endpoint else [lines]
     readers = [PeriodicExportingMetricReader(exporter, interval_ms) for exporter, _ in pairs]
     # Exemplars are never exported, and collecting them takes a third of the time of a measurement.
     metrics.set_meter_provider(

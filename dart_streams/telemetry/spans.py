@@ -4,15 +4,15 @@ The ids of the spans of a trajectory, a group and an optimizer step derive from 
 and a step its groups, without an exchange of span contexts and after restarts. The context of a request travels in
 record headers.
 
-A step of an episode has five spans, and most are not sampled. So an active span is only its ids, set as OpenTelemetry's
-current context for the spans of libraries and engines. At its end, a span to be written becomes a span of the SDK.
+A trajectory is one trace: its steps with their requests, and what the recorder, the agents and the trainer make of it.
+A step has six spans. So an active span is only its ids, set as OpenTelemetry's current context for the spans of
+libraries and engines, and is written as it is. Only a collector needs it as a span of the SDK.
 """
 
-import functools
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import Token
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
@@ -30,6 +30,8 @@ from dart_streams.telemetry import names
 
 LOW = (1 << 64) - 1
 """The part of a trace id that is compared with the sampling ratio, as in OpenTelemetry."""
+MAX_TRAJECTORIES_PER_S = 100.0
+"""Rate of trajectories up to which a process samples them; it samples none of those beyond."""
 TRACEPARENT = "traceparent"
 OTHER_ERROR = "_OTHER"
 """The class of an error without a name of its own, by OpenTelemetry's conventions."""
@@ -57,6 +59,9 @@ ROOT = SpanRef(0, 0, False)
 
 def current_span() -> SpanRef:
     """Return the current span, or :data:`ROOT` without one."""
+    span = contexts.get_value(SPAN_KEY)
+    if type(span) is CurrentSpan:
+        return span.ref
     context = trace.get_current_span().get_span_context()
     return SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else ROOT
 
@@ -82,13 +87,21 @@ def train_step_span(run: str, version: int) -> SpanRef:
     return derive_span(names.SPAN_TRAIN_STEP, run, version)
 
 
+def in_sample(ref: SpanRef) -> SpanRef:
+    """Return a derived span as a parent: sampled by its trace id, as the process decides that begins its trace."""
+    return ref._replace(sampled=ref.trace_id & LOW < Tracing.bound)
+
+
 class ActiveSpan:
     """A started span. As a context manager it is the current span, and an exception of the body is its error.
 
-    Otherwise end it with :meth:`end`. It is written if its trace is sampled or if it has an error.
+    Otherwise end it with :meth:`end`. It is written if its trace is sampled or if it has an error. A trace that begins
+    with a span ``by_rate`` is not sampled beyond :data:`MAX_TRAJECTORIES_PER_S`.
     """
 
-    __slots__ = ("attributes", "failure", "links", "name", "parent_id", "ref", "started_ns", "token")
+    __slots__ = ("attributes", "ended_ns", "failure", "links", "name", "parent_id", "ref", "started_ns", "token")
+    context = SpanRef(1, 1).as_context()
+    """What the SDK's queue asks whether a span that is written is sampled."""
 
     def __init__(
         self,
@@ -98,12 +111,13 @@ class ActiveSpan:
         parent: SpanRef | None = None,
         links: Sequence[SpanRef] = (),
         attributes: dict[str, Any] | None = None,
+        by_rate: bool = False,
     ) -> None:
         self.name = name
         self.links = links
         self.attributes = {} if attributes is None else attributes
         self.failure = ""
-        self.started_ns = 0
+        self.started_ns = self.ended_ns = 0
         self.parent_id = 0
         self.ref = ROOT
         if Tracing.provider is not None:
@@ -111,7 +125,7 @@ class ActiveSpan:
             span_id = random.getrandbits(64) or 1 if ids is None else ids.span_id
             if not trace_id:
                 trace_id = random.getrandbits(128) or 1 if ids is None else ids.trace_id
-                sampled = trace_id & LOW < Tracing.bound
+                sampled = trace_id & LOW < Tracing.bound and (not by_rate or Tracing.rate.take(time.monotonic()))
             self.ref = SpanRef(trace_id, span_id, sampled)
             self.started_ns = time.time_ns()
 
@@ -133,10 +147,12 @@ class ActiveSpan:
             return
         if not ref.sampled:
             self.attributes[names.ATTR_KEPT] = True
-        provider.processors.on_end(self._written(provider.resource))
+        self.ended_ns = time.time_ns()
+        span: Any = self
+        provider.processors.on_end(span)
 
-    def _written(self, resource: Resource) -> ReadableSpan:
-        """Return the span, ended now, as a span of the SDK."""
+    def to_sdk(self, resource: Resource) -> ReadableSpan:
+        """Return the ended span as a span of the SDK, for exporters of others."""
         trace_id = self.ref.trace_id
         return ReadableSpan(
             self.name,
@@ -147,7 +163,7 @@ class ActiveSpan:
             links=[Link(link.as_context()) for link in self.links],
             status=Status(StatusCode.ERROR, self.failure) if self.failure else Status(),
             start_time=self.started_ns,
-            end_time=time.time_ns(),
+            end_time=self.ended_ns,
             instrumentation_scope=SCOPE,
         )
 
@@ -166,10 +182,27 @@ class ActiveSpan:
         self.end()
 
 
-@functools.lru_cache(maxsize=4096)
+class CurrentSpan(NonRecordingSpan):
+    """A current span as OpenTelemetry sees it; most are never looked at, so its context is made when it is."""
+
+    def __init__(self, ref: SpanRef) -> None:
+        self.ref = ref
+
+    def get_span_context(self) -> SpanContext:
+        """Return the ids as OpenTelemetry's."""
+        return self.ref.as_context()
+
+    def __repr__(self) -> str:
+        return f"CurrentSpan({self.ref!r})"
+
+
+SPAN_KEY = next(iter(trace.set_span_in_context(NonRecordingSpan(ROOT.as_context()), Context())))
+"""Where OpenTelemetry's context has the current span."""
+
+
 def otel_context(ref: SpanRef) -> Context:
-    """Return OpenTelemetry's context of a current span, cached because a step's span is attached several times."""
-    return trace.set_span_in_context(NonRecordingSpan(ref.as_context()), Context())
+    """Return OpenTelemetry's context of a current span."""
+    return Context({SPAN_KEY: CurrentSpan(ref)})
 
 
 def detach(token: Token[Context]) -> None:
@@ -214,11 +247,29 @@ class Provider(TracerProvider):
         )
 
 
+class TraceRate:
+    """Admits ``per_s`` a second, and as many at once after a second without any."""
+
+    def __init__(self, per_s: float) -> None:
+        self.per_s = self.left = per_s
+        self.at_s = 0.0
+
+    def take(self, now_s: float) -> bool:
+        """Return whether one more is admitted at this monotonic time."""
+        self.left = min(self.per_s, self.left + (now_s - self.at_s) * self.per_s)
+        self.at_s = now_s
+        admitted = self.left >= 1.0
+        self.left -= admitted
+        return admitted
+
+
 class Tracing:
-    """State of the process: the provider of written spans, None if disabled, and the bound of sampled trace ids."""
+    """State of the process: the provider of written spans, None if disabled, and what bounds the sampled traces."""
 
     provider: Provider | None = None
     bound = 0
+    """Trace ids below it are sampled."""
+    rate = TraceRate(MAX_TRAJECTORIES_PER_S)
 
 
 def enable(ratio: float, provider: Provider) -> None:
@@ -232,6 +283,16 @@ def enable(ratio: float, provider: Provider) -> None:
 def disable() -> None:
     """Create no further spans; records carry no trace context."""
     Tracing.provider = None
+
+
+def trace_training(step: ActiveSpan, trajectory_ids: Iterable[str]) -> None:
+    """Record in the trace of each trained trajectory the time of the optimizer step, which just ends, and its link."""
+    for trajectory_id in trajectory_ids:
+        own = in_sample(trajectory_span(trajectory_id))
+        attributes = {**step.attributes, names.ATTR_TRAJECTORY: trajectory_id}
+        span = ActiveSpan(names.SPAN_TRAIN, parent=own, links=[step.ref], attributes=attributes)
+        span.started_ns = step.started_ns
+        span.end()
 
 
 def send_attributes(topic: str) -> dict[str, Any]:

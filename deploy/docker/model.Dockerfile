@@ -12,6 +12,15 @@ RUN --mount=type=secret,id=ca . ./trust.sh \
     && uv venv /opt/venv \
     && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/${REQUIREMENTS}.txt
 
+# A changed source file builds this anew, and installs no requirement again.
+FROM packages AS wheel
+COPY pyproject.toml README.md LICENSE ./
+COPY topics topics
+COPY dart_streams dart_streams
+COPY workers workers
+COPY trainer trainer
+RUN uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel
+
 FROM python:3.11-slim-bookworm
 # vLLM compiles small kernels at its first request and binds its threads by libnuma.
 RUN apt-get update \
@@ -20,14 +29,14 @@ RUN apt-get update \
     && useradd --create-home --uid 1000 dart
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
-COPY topics topics
-COPY dart_streams dart_streams
-COPY workers workers
-COPY trainer trainer
 COPY deploy/config deploy/config
-RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_streams workers trainer
-ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
+# Recipes and environments are found by the entry points of what is installed.
+RUN --mount=type=bind,from=wheel,target=/build \
+    /build/usr/local/bin/uv pip install --offline --no-cache --no-deps --compile-bytecode \
+        --python /opt/venv/bin/python /build/wheel/*.whl \
+    && mkdir .dart && chown dart .dart
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 USER dart
 # tini passes signals on, and reaps what vLLM leaves.
-ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.console.cli"]
+ENTRYPOINT ["tini", "--", "dart-streams"]
 CMD ["--help"]

@@ -11,6 +11,15 @@ RUN --mount=type=secret,id=ca . ./trust.sh \
     && uv venv /opt/venv \
     && uv pip sync --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes requirements/streams.txt
 
+# A changed source file builds this anew, and installs no requirement again.
+FROM packages AS wheel
+COPY pyproject.toml README.md LICENSE ./
+COPY topics topics
+COPY dart_streams dart_streams
+COPY workers workers
+COPY trainer trainer
+RUN uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel
+
 FROM python:3.11-slim-bookworm AS page
 WORKDIR /page
 # The pattern is for a checkout without `.dart`: a plain name would be an error.
@@ -24,15 +33,15 @@ RUN apt-get update \
     && useradd --create-home --uid 1000 dart
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
-COPY topics topics
-COPY dart_streams dart_streams
-COPY workers workers
-COPY trainer trainer
 COPY deploy/config deploy/config
-COPY --from=page /jars dart_streams/console/views/page/vendor
-RUN mkdir .dart && chown dart .dart && python -m compileall -q topics dart_streams workers trainer
-ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
+COPY --from=page /jars /opt/venv/share/dart-streams/page
+# Recipes and environments are found by the entry points of what is installed.
+RUN --mount=type=bind,from=wheel,target=/build \
+    /build/usr/local/bin/uv pip install --offline --no-cache --no-deps --compile-bytecode \
+        --python /opt/venv/bin/python /build/wheel/*.whl \
+    && mkdir .dart && chown dart .dart
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 USER dart
 # tini passes signals on, and reaps what a browser leaves.
-ENTRYPOINT ["tini", "--", "python", "-m", "dart_streams.console.cli"]
+ENTRYPOINT ["tini", "--", "dart-streams"]
 CMD ["--help"]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from tests.compose.stack import ROOT, Stack
@@ -45,8 +46,17 @@ def rules(stack: Stack) -> dict[str, str]:
     return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
 
 
-def traces(stack: Stack, service: str, operation: str) -> list[set[str]]:
-    """Return the services that have spans in each of the newest traces of an operation, as Jaeger reports them."""
-    wanted = urlencode({"service": service, "operation": operation, "limit": 20})
-    (answer,) = stack.ask(f"{source('jaeger')}/api/traces?{wanted}")
-    return [{process["serviceName"] for process in trace["processes"].values()} for trace in answer["data"]]
+Trace = dict[str, Any]
+
+
+def traces(stack: Stack, service: str, operation: str) -> list[Trace]:
+    """Return the newest traces of an operation in Jaeger."""
+    wanted = {"service": service, "operation": operation, "limit": 20}
+    (answer,) = stack.ask(f"{source('jaeger')}/api/traces?{urlencode(wanted)}")
+    return list(answer["data"])
+
+
+def spans(trace: Trace) -> set[tuple[str, str]]:
+    """Return the spans of a trace, each as its service and operation."""
+    services = {name: process["serviceName"] for name, process in trace["processes"].items()}
+    return {(services[span["processID"]], span["operationName"]) for span in trace["spans"]}

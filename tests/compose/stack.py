@@ -65,6 +65,10 @@ class Stack:
         """Run a command in a new container with the network and the state of the stack, and return what it prints."""
         return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "monitor", *arguments)
 
+    def cli(self, *arguments: str) -> str:
+        """Run a verb of `dart-streams` as users of the stack do, and return what it prints."""
+        return self.compose("run", "--rm", "-T", "cli", *arguments)
+
     def ask(self, *urls: str) -> list[Any]:
         """Return what these addresses answer within the stack's network, as its services see it."""
         return list(json.loads(self.inside("-m", "tests.compose.ask", *urls)))

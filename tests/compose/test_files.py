@@ -41,7 +41,7 @@ def test_whom_builds_trust_is_a_file_that_the_user_names(docker: Engine):
 def test_nothing_is_published_beyond_loopback(docker: Engine):
     services = resolved(docker)["services"]
     ports = {name: [port["host_ip"] for port in one["ports"]] for name, one in services.items() if "ports" in one}
-    assert set(ports) == {"ui", "jaeger", "grafana", "kafka-ui"}
+    assert set(ports) == {"kafka", "cassandra", "ui", "jaeger", "grafana", "kafka-ui"}
     assert {address for addresses in ports.values() for address in addresses} == {"127.0.0.1"}
 
 

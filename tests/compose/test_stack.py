@@ -5,17 +5,20 @@ The tests are the acts of one play, in order; each needs those before it.
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.compose import observed
 from tests.compose.conftest import HOME, Figures
-from tests.compose.stack import PROJECT, ROOT, Stack, Witness, wait_until, witness
+from tests.compose.stack import CONFIG, PROJECT, ROOT, Stack, Witness, wait_until, witness
 
-STREAMS_SIDE = ("env", "recorder", "curator", "monitor")
+STREAMS_SIDE = ("env", "recorder", "monitor", "ui")
 EMPTY_HERE = {
     "Requests without an answer",
     "Weight versions served",
@@ -25,28 +28,43 @@ EMPTY_HERE = {
     "Put aside or lost",
 }
 """Panels of what this run may not have: the stand-in for the trainer measures nothing, and nothing has failed yet."""
+PREFIX = "dart.compose-test."
 UP_S = 120
 MOVES_AGAIN_S = 180
 ENDS_S = 600
 
 
+class Demo:
+    """`docker compose up`, as its users start it, and the container of it that ends with the demonstration."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.up = stack.start("up", "--detach", log=HOME / "up.log")
+
+    def poll(self) -> int | None:
+        """Return the exit code of the demonstration, or of `up` if it failed, or None before."""
+        states = [container["State"] for container in self.stack.containers("demo")]
+        return next((state["ExitCode"] for state in states if state["Status"] == "exited"), self.up.poll() or None)
+
+    def log(self) -> str:
+        return self.stack.compose("logs", "--no-color", "before", "demo")
+
+
 @pytest.fixture(scope="module")
 def demo(stack: Stack):
-    """The demonstration, started as its users start it."""
-    stack.compose("stop", "curator")
-    process = stack.start("--profile", "demo", "run", "--rm", "-T", "demo", log=HOME / "demo.log")
-    yield process
-    process.kill()
-    process.wait()
+    started = Demo(stack)
+    yield started
+    started.up.kill()
+    started.up.wait()
 
 
 @pytest.fixture(scope="module")
-def seen(stack: Stack, demo: subprocess.Popen[str]):
+def seen(stack: Stack, demo: Demo):
     """The witness, once training has begun."""
     wait_until(lambda: demo.poll() is not None or stack.states("trainer") == ["running"], "the trainer", UP_S)
     with witness(stack) as found:
         wait_until(lambda: demo.poll() is not None or found.version() >= 2, "training to begin", 240)
-        assert demo.poll() is None, "the demonstration has ended before training began: see demo.log"
+        assert demo.poll() is None, "the demonstration has ended before training began: see stack.log"
         yield found
 
 
@@ -74,14 +92,23 @@ def test_workers_find_what_they_need_and_the_idle_stack_is_measured(stack: Stack
     assert all(not container["RestartCount"] for name in STREAMS_SIDE for container in stack.containers(name))
 
 
-def test_nothing_runs_as_root_or_is_published(stack: Stack):
+def test_every_verb_starts_in_the_image(stack: Stack):
+    assert json.loads(stack.inside("-P", "tests/verbs.py")) == {}
+
+
+def test_an_environment_that_an_entry_point_brings_is_played_in_the_image(stack: Stack):
+    assert "TapTheBox: ok" in stack.inside("-m", "tests.compose.played_phone")
+
+
+def test_nothing_runs_as_root_or_is_published_beyond_loopback(stack: Stack):
     for service in ("kafka", *STREAMS_SIDE):
         for container in stack.containers(service):
             user = stack.engine.docker("exec", container["Id"], "id", "-u").strip()
             assert user != "0", service
     for service in ("kafka", "cassandra", *STREAMS_SIDE):
         for container in stack.containers(service):
-            assert not container["HostConfig"]["PortBindings"]
+            published = [place for ports in container["HostConfig"]["PortBindings"].values() for place in ports]
+            assert all(place["HostIp"] == "127.0.0.1" for place in published), service
     processes = stack.engine.docker("top", stack.containers("cassandra")[0]["Id"], "-o", "pid,uid,comm").splitlines()
     assert [line.split()[1] for line in processes if "java" in line] == ["999"], processes
 
@@ -101,6 +128,12 @@ def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figu
     wait_until(lambda: seen.newest["rollout_workers"] == 2, "both rollout workers", 60)
     wait_until(lambda: len(players(stack)) == 4, "all environment workers to play", 60)
     figures["running_mb"] = stack.memory_mb()
+
+
+def test_every_few_lines_of_up_have_the_address_of_the_page(stack: Stack, seen: Witness, demo: Demo):
+    [address] = set(re.findall(r"http://[^\s\"]+token=[^\s\"]+", stack.compose("logs", "--no-color", "ui")))
+    wait_until(lambda: demo.log().rstrip().endswith(f"| {address}"), "a line of the run with the address", 60)
+    assert f"watch it at {address}" in demo.log()
 
 
 def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: Stack, seen: Witness, figures: Figures):
@@ -126,9 +159,22 @@ def test_prometheus_evaluates_every_alert_rule(stack: Stack):
     wait_until(lambda: list(observed.rules(stack).values()) == healthy, "all rules to be evaluated", UP_S)
 
 
-def test_jaeger_shows_a_step_across_its_processes(stack: Stack):
-    whole = {"dart_streams.env", "dart_streams.rollout", "dart_streams.recorder"}
-    wait_until(lambda: whole in observed.traces(stack, "dart_streams.env", "step"), "a step's trace, whole", UP_S)
+SPANS = {
+    *(("dart_streams.env", name) for name in ("trajectory", "step", "request", "execute")),
+    *(("dart_streams.rollout", name) for name in ("generate", "engine")),
+    ("dart_streams.recorder", "record"),
+    ("dart_streams.curator", "decide"),
+    ("dart_streams.trainer", "train"),
+}
+
+
+def test_jaeger_shows_one_trace_from_the_environment_to_the_trainer(stack: Stack, seen: Witness):
+    """A screen's request over the broker, its answer by the engine, its row, the agents, the trainer's step."""
+
+    def whole() -> bool:
+        return any(observed.spans(trace) >= SPANS for trace in observed.traces(stack, "dart_streams.trainer", "train"))
+
+    wait_until(whole, "a trace of the trainer with every hop before it", UP_S)
     opened = [
         *stack.engine.entering("--net"),
         sys.executable,
@@ -140,7 +186,7 @@ def test_jaeger_shows_a_step_across_its_processes(stack: Stack):
 
 
 def test_a_browser_shows_the_run_on_the_page(stack: Stack, seen: Witness):
-    address = re.findall(r"http://\S+token=\S+", stack.compose("logs", "--no-color", "ui"))[-1]
+    address = re.findall(r"http://[^\s\"]+token=[^\s\"]+", stack.compose("logs", "--no-color", "ui"))[-1]
     opened = [*stack.engine.entering("--net"), sys.executable, "-m", "tests.compose.look", address, str(HOME / "page")]
     looked = subprocess.run(opened, capture_output=True, text=True, cwd=ROOT)
     assert looked.returncode == 0, looked.stderr[-3000:]
@@ -158,7 +204,7 @@ def players(stack: Stack) -> set[str]:
 
 @pytest.mark.parametrize("service", ["kafka", "cassandra"])
 def test_a_service_is_killed_and_started_and_the_run_goes_on(
-    stack: Stack, seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str
+    stack: Stack, seen: Witness, demo: Demo, figures: Figures, service: str
 ):
     stack.compose("kill", service)
     stack.compose("start", service)
@@ -167,7 +213,7 @@ def test_a_service_is_killed_and_started_and_the_run_goes_on(
 
 @pytest.mark.parametrize("service", ["env", "rollout", "recorder", "curator", "trainer"])
 def test_a_worker_crashes_and_is_started_again_by_itself(
-    stack: Stack, seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str
+    stack: Stack, seen: Witness, demo: Demo, figures: Figures, service: str
 ):
     stack.kill_process(service)
     goes_on(seen, demo, figures, service)
@@ -175,7 +221,7 @@ def test_a_worker_crashes_and_is_started_again_by_itself(
     assert all(container["RestartCount"] >= 1 for container in stack.containers(service))
 
 
-def goes_on(seen: Witness, demo: subprocess.Popen[str], figures: Figures, service: str) -> None:
+def goes_on(seen: Witness, demo: Demo, figures: Figures, service: str) -> None:
     """Wait for three more weight versions: they take episodes, groups and a trainer that came after the fault."""
     before = seen.version()
     took = wait_until(
@@ -183,12 +229,13 @@ def goes_on(seen: Witness, demo: subprocess.Popen[str], figures: Figures, servic
         f"the run to go on without {service}; last seen: {seen.newest}",
         MOVES_AGAIN_S,
     )
-    assert demo.poll() is None, "the demonstration has ended: see demo.log"
+    assert demo.poll() is None, "the demonstration has ended: see stack.log"
     figures.setdefault("three_versions_after_a_kill_s", {})[service] = took
 
 
-def test_the_demonstration_ends_well_and_loses_nothing(stack: Stack, demo: subprocess.Popen[str], figures: Figures):
-    assert demo.wait(ENDS_S) == 0, (HOME / "demo.log").read_text()[-3000:]
+def test_the_demonstration_ends_well_and_loses_nothing(stack: Stack, demo: Demo, figures: Figures):
+    wait_until(lambda: demo.poll() is not None, "the demonstration's end", ENDS_S)
+    assert demo.poll() == 0, demo.log()[-3000:]
     copied = HOME / "report.json"
     stack.compose("cp", "monitor:/app/.dart/runs/compose-test/report.json", str(copied))
     report = json.loads(copied.read_text())
@@ -206,9 +253,35 @@ def test_the_topics_keep_their_invariants(stack: Stack):
 
 def test_the_store_is_what_the_log_makes_of_it(stack: Stack):
     command = ("store", "diff", "--run", "compose-test", "--json")
-    tables = json.loads(stack.inside("-m", "dart_streams.console.cli", *command))
+    tables = json.loads(stack.cli(*command))
     assert all(table["equal"] for table in tables), tables
     assert {table["table"] for table in tables if table["rows"]} >= {"steps", "trajectories", "trained"}
+
+
+def test_programs_of_the_machine_reach_kafka_and_cassandra(stack: Stack):
+    printed = on_the_machine(stack, "-m", "examples.read_topics", "localhost:29092", PREFIX)
+    assert "simulated/box#" in printed
+    rows = "from dart_streams.store import connect; from dart_streams.config import Store; print(connect(Store("
+    rows += "hosts=('127.0.0.1',), port=29042)).execute('SELECT count(*) FROM dart.steps').one()[0])"
+    assert int(on_the_machine(stack, "-c", rows)) > 0
+
+
+def on_the_machine(stack: Stack, *arguments: str) -> str:
+    """Run Python where the stack's ports are published, and return what it prints."""
+    command = [*stack.engine.entering("--net"), sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_verbs_of_the_service_cli_read_the_stack(stack: Stack):
+    assert json.loads(stack.cli("tasks", "--json"))
+    assert json.loads(stack.cli("topics", "describe", "--json"))
+    assert "weights" in stack.cli("trace", "v1")
+    stack.cli("capture", "-o", ".dart/run.dart")
+    assert "equal:" in stack.cli("replay", ".dart/run.dart")
+    asked = json.loads(stack.cli("replay", "--requests", "--json"))
+    assert sum(version["answers"] for version in asked["versions"]) > 0
 
 
 def test_sigterm_drains_every_worker(stack: Stack):
@@ -216,6 +289,52 @@ def test_sigterm_drains_every_worker(stack: Stack):
     for service in ("env", "rollout", "recorder", "curator", "monitor", "trainer"):
         codes = {container["State"]["ExitCode"] for container in stack.containers(service)}
         assert codes == {0}, service
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what the stack's files mount, to change it; its configuration trains until it is stopped."""
+    for name in ("topics", "dart_streams", "workers", "trainer", "tests", "benchmarks", "deploy"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("docker-compose.yml", ".dockerignore"):
+        shutil.copy(ROOT / name, tmp_path)
+    endless = re.sub(r"max_train_steps = \d+\n", "", (ROOT / CONFIG).read_text())
+    unmeasured = endless.replace("episodes = 24", "episodes = 0")
+    (tmp_path / CONFIG).write_text(unmeasured.replace("compose-test", "compose-dev"))
+    return tmp_path
+
+
+def test_a_changed_rule_is_in_the_running_stack_and_is_replayed_and_traced(
+    stack: Stack, checkout: Path, figures: Figures
+):
+    """As docs/how-to/containers.md says, in a copy of the checkout; a budget's reason names the rule that made it."""
+    files = ("docker-compose.yml", "tests/compose/circle.yml", "deploy/docker/dev.yml")
+    command = ["docker", "compose", "-p", PROJECT, *(part for file in files for part in ("-f", file))]
+    here: dict[str, Any] = {"cwd": checkout, "env": stack.engine.environment, "text": True}
+    cli = [*command, "run", "--rm", "-T", "cli"]
+    with (HOME / "watch.log").open("w") as log:
+        up = subprocess.Popen([*command, "up", "--watch"], **here, stdout=log, stderr=log)
+        try:
+            first_budget_ms(stack, " succeeded")
+            rule = checkout / "dart_streams/curation/budget.py"
+            rule.write_text(rule.read_text().replace(' succeeded"', ' have succeeded"'))
+            changed_ms = time.time() * 1000
+            figures["changed_rule_s"] = round((first_budget_ms(stack, " have succeeded") - changed_ms) / 1000, 1)
+            subprocess.run([*cli, "capture", "-o", ".dart/changed.dart"], **here, check=True, timeout=120)
+            replayed = subprocess.run([*cli, "replay", ".dart/changed.dart"], **here, capture_output=True, timeout=120)
+            traced = subprocess.run([*cli, "trace", "v1"], **here, capture_output=True, timeout=120)
+            assert stack.states("demo") == ["running"], "without a last step it trains until it is stopped"
+        finally:
+            up.terminate()
+            up.wait(120)
+    assert (replayed.returncode, "have succeeded" in replayed.stdout) == (1, True), replayed
+    assert "group" in traced.stdout, traced
+
+
+def first_budget_ms(stack: Stack, reason: str) -> int:
+    """Return when Kafka got the first budget with a reason, in milliseconds since the epoch."""
+    printed = on_the_machine(stack, "-m", "tests.compose.budget", "localhost:29092", "dart.compose-dev.", reason)
+    return int(printed)
 
 
 def test_down_leaves_nothing(stack: Stack):

@@ -67,6 +67,7 @@ def config_of(services: Any, folder: Path, **tables: dict[str, Any]) -> Config:
         },
         "evaluation": {"episodes": 0},
         "rollout": {"workers": 1},
+        "trainer": {"groups_per_step": 4 if WHOLE else 2},
         "ui": {"enabled": False},
     }
     for name, table in tables.items():

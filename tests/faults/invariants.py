@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +33,10 @@ from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, decode_
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.deadline import Deadline
 from dart_streams.store import connect
+from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup
-from topics.observations import Observation
+from topics.observations import ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
@@ -44,13 +45,20 @@ from topics.weights import WeightVersion
 
 READ = tuple(
     topics.BY_NAME[name]
-    for name in ("trained", "weights", "curated", "trajectories", "observations", "actions", "rollout-orders")
+    for name in (
+        "trained",
+        "weights",
+        "curated",
+        "trajectories",
+        "observations",
+        "actions",
+        "action-requests",
+        "rollout-orders",
+    )
 )
 """Effects before their causes: what is written while this reads cannot look like an effect without a cause."""
 EXAMPLES = 5
 LAGS_S = 30.0
-FOLLOWS_MS = 300_000
-"""By how much an observation may be later than the response that it takes, with clocks that differ."""
 RECORDED = ("recorder", "observations")
 RECORDERS = frozenset({"steps", "trajectories", "trajectories_by_task"})
 """Tables that the recorder writes: what it has not committed may not be there yet."""
@@ -83,7 +91,7 @@ def broken(log: Log, lags: Sequence[Lag] | None) -> Found:
         "lost": lost(log, lags),
         "an id stands for two things": ambiguous(log),
         "a finished trajectory lacks a step": gaps(log),
-        "an action was taken that no worker gave": unasked(log),
+        **answers(log),
         **groups(log),
         **steps(log),
         "versions go back": versions(log),
@@ -143,29 +151,62 @@ def is_whole(seen: set[int], steps: int) -> bool:
     return seen == set(range(len(seen))) and len(seen) > steps
 
 
-def unasked(log: Log) -> list[str]:
-    """Return the requests whose action was taken although no response has it, of the time that responses are kept."""
-    answered = {event.request_id for event in log.all(ActionResponse)}
-    since_ms = complete_since_ms(log, ActionResponse)
-    taken = {
-        record.event.taken.request_id
-        for record in log.records
-        if isinstance(record.event, Observation)
-        and record.event.taken
-        and record.event.order.purpose != "demonstration"
-        and record.metadata.at_ms >= since_ms
+def answers(log: Log) -> Found:
+    """Return what is wrong with requests, their answers, and the actions taken of them.
+
+    Another attempt, or the end of the episode, follows a request that timed out. People answer without a request.
+    """
+    requests = {event.request_id: event for event in log.all(ActionRequest)}
+    given: defaultdict[str, list[ActionResponse]] = defaultdict(list)
+    for event in log.all(ActionResponse):
+        given[event.request_id].append(event)
+    of_policy = {one.request_id for one in log.all(ActionResponse) if one.versions or one.error is not None}
+    taken = [
+        (action, event.trajectory_id, event.step)
+        for event in log.distinct(Observation)
+        if (action := event.taken) and event.order.purpose != "demonstration"
+    ]
+    return {
+        "an action was taken that no worker gave": sorted({one.request_id for one, *_ in taken} - given.keys()),
+        "an action is not as it was answered": sorted(
+            one.request_id
+            for one, *_ in taken
+            if one.versions
+            and one.request_id in given
+            and not any(is_of(one, answer) for answer in given[one.request_id])
+        ),
+        "an answer belongs to no request": sorted(of_policy - requests.keys()),
+        "an answer was taken twice": repeated(one.request_id for one, *_ in taken),
+        "a request has neither an action nor a time-out": forgotten(
+            log, {(trajectory, step) for _, trajectory, step in taken}
+        ),
     }
-    return sorted(taken - answered)
 
 
-def complete_since_ms(log: Log, kind: type) -> float:
-    """Return since when what follows the events of a kind finds them: their topic may have lost its beginning."""
-    firsts: dict[int, RecordMetadata] = {}
-    for record in log.records:
-        if isinstance(record.event, kind):
-            firsts.setdefault(record.metadata.partition, record.metadata)
-    deleted = [first.at_ms for first in firsts.values() if first.offset > 0]
-    return max(deleted) + FOLLOWS_MS if deleted else float("-inf")
+def is_of(action: ExecutedAction, answer: ActionResponse) -> bool:
+    """Return whether an action has all that an answer has of it."""
+    fields = ("text", "tokens", "logprobs", "entropies", "versions", "prompt_sha")
+    return answer.error is None and all(getattr(action, field) == getattr(answer, field) for field in fields)
+
+
+def forgotten(log: Log, acted: Set[tuple[str, int]]) -> list[str]:
+    """Return the requests for a step that an episode left behind without an action, ``acted`` being those with one.
+
+    A request of the last step may end with its episode: after its attempts, by a limit, or cancelled.
+    """
+    last: defaultdict[str, int] = defaultdict(int)
+    for event in log.all(Observation):
+        last[event.trajectory_id] = max(last[event.trajectory_id], event.step)
+    return sorted(
+        event.request_id
+        for event in log.distinct(ActionRequest)
+        if (event.trajectory_id, event.step + 1) not in acted and last[event.trajectory_id] > event.step + 1
+    )
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
 def groups(log: Log) -> Found:
@@ -180,7 +221,6 @@ def groups(log: Log) -> Found:
         for member in group.members
         if member.source == "online"
     }
-    times = Counter(identity for _, identity in online)
     twice = {
         f"{name} in {group.group_id}"
         for group in log.all(CuratedGroup)
@@ -191,7 +231,7 @@ def groups(log: Log) -> Found:
         "a group counts what is not its order's first finish": sorted(
             f"{identity} in {group}" for group, identity in online if first.get(order_of.get(identity, "")) != identity
         ),
-        "a trajectory is in two groups": sorted(identity for identity, number in times.items() if number > 1),
+        "a trajectory is in two groups": repeated(identity for _, identity in online),
         "a trajectory is twice in a group": sorted(twice),
     }
 
@@ -199,12 +239,12 @@ def groups(log: Log) -> Found:
 def steps(log: Log) -> Found:
     """Return what is wrong with the steps of the surviving lineage."""
     lineage = surviving(log.distinct(TrainedStep))
-    used = Counter(name for step in lineage for name in step.group_ids)
+    used = {name for step in lineage for name in step.group_ids}
     numbers = [step.train_step for step in lineage]
     known = {group.group_id for group in log.all(CuratedGroup)}
     return {
-        "a group is trained on twice": sorted(name for name, times in used.items() if times > 1),
-        "a group is trained on that is not curated": sorted(used.keys() - known),
+        "a group is trained on twice": repeated(name for step in lineage for name in step.group_ids),
+        "a group is trained on that is not curated": sorted(used - known),
         "a trained step is missing": [f"{b} after {a}" for a, b in itertools.pairwise(numbers) if b != a + 1],
     }
 

@@ -32,21 +32,32 @@ MODEL = "tests/faults/test_model_circle.py"
 ENGINE = "test_faults_of_engine_screenshots_and_weights_are_named_and_survived"
 TRAINER = "test_the_trainer_survives_network_and_disk_faults_and_names_torn_rows"
 ENVIRONMENTS = "test_broken_environments_cost_their_episodes_and_no_more"
+KILLS = "tests/model/test_trainer_kills.py"
 OF_TRAINER = (
-    "test_a_trainer_killed_anywhere_trains_every_group_once",
-    "test_from_an_older_checkpoint_no_version_number_is_reused",
-    "test_of_two_trainers_the_older_stops",
-    "test_a_stopped_trainer_that_was_replaced_changes_nothing",
-    "test_a_full_disk_is_named_and_every_group_is_trained_once",
-    "test_damaged_weights_end_the_trainer_and_a_restart_writes_them",
+    f"{KILLS}::test_a_killed_trainer_learns_what_an_undisturbed_one_learns",
+    f"{KILLS}::test_frozen_trainers_that_were_replaced_change_nothing",
+    *(
+        f"tests/model/test_trainer_run.py::{test}"
+        for test in (
+            "test_of_two_trainers_the_older_stops",
+            "test_a_full_disk_is_named_and_every_group_is_trained_once",
+            "test_damaged_weights_end_the_trainer_and_a_restart_writes_them",
+        )
+    ),
+)
+OF_VERSIONS = (
+    f"{KILLS}::test_killed_anywhere_each_delta_is_the_trainers_to_the_bit",
+    f"{KILLS}::test_frozen_trainers_that_were_replaced_change_nothing",
+    "tests/model/test_trainer_deltas.py",
+    "tests/model/test_resident_weights.py",
+    "tests/model/test_adapters.py",
 )
 CASES = {
     "everything-killed": (f"{WHOLE}::test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed",),
     "republished": (f"{WHOLE}::test_every_record_of_every_topic_comes_again_with_and_without_headers",),
-    "broker-frozen": (f"{WHOLE}::test_the_broker_stands_still_and_the_run_goes_on",),
     **{
         case: (f"{DISTURBED}[{case}]",)
-        for case in ("frozen", "networks", "disks", "services", "frozen-services", "topics")
+        for case in ("frozen", "networks", "disks", "services", "broker-frozen", "frozen-services", "topics")
     },
     "clocks-apart": (f"{CIRCLES}::test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on",),
     "table-dropped": (f"{CIRCLES}::test_a_dropped_table_is_named_and_comes_back_from_the_log",),
@@ -57,7 +68,7 @@ CASES = {
     ),
     "topics-anew": (f"{OUTSIDERS}::test_a_circle_goes_on_when_a_topic_is_made_anew",),
     "crash-points": (f"{CIRCLES}::test_every_process_is_killed_before_and_after_each_durable_effect",),
-    "environments": (f"tests/faults/test_disturbed_environments.py::{ENVIRONMENTS}",),
+    "environments": (f"{CIRCLES}::{ENVIRONMENTS}",),
     "engine": (f"{MODEL}::{ENGINE}",),
     "trainer": (f"{MODEL}::{TRAINER}",),
     "poison": ("tests/faults/test_poison.py",),
@@ -69,19 +80,14 @@ CASES = {
     "browser-memory": ("tests/integration/test_miniwob_memory.py",),
     "screenshots": ("tests/integration/test_env_worker.py",),
     "weights-refused": ("tests/integration/test_rollout_worker.py",),
-    "services-start": ("tests/integration/test_services_survive.py",),
+    "services-start": ("tests/launch/test_services_survive.py",),
     "one-folder": ("tests/unit/console/launch/test_session.py", "tests/unit/console/runs/test_run_folder.py"),
     "two-writers": (
         "tests/unit/workers/curator/test_journal_ownership.py",
         "tests/unit/workers/curator/test_two_curators.py",
     ),
-    "trainer-killed": tuple(f"tests/model/test_trainer_run.py::{test}" for test in OF_TRAINER),
-    "versions-killed": (
-        "tests/model/test_trainer_deltas.py",
-        "tests/model/test_resident_weights.py",
-        "tests/model/test_trainer_lora.py::test_killed_anywhere_every_version_is_the_trainers_to_the_bit",
-        "tests/model/test_adapters.py",
-    ),
+    "trainer-killed": OF_TRAINER,
+    "versions-killed": OF_VERSIONS,
     "ranks-killed": ("tests/model/test_trainer_ranks.py",),
     "checkpoints-damaged": ("tests/model/test_checkpoint.py",),
     "not-finite": ("tests/model/test_trainer_diverges.py", "tests/model/test_finite.py"),

@@ -8,6 +8,7 @@ connections stay open, new ones get no answer, and what was sent is sent again o
 import contextlib
 import functools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -125,11 +126,19 @@ def network(name: str) -> Iterator[Network]:
         made = Network(f"{name}-{os.getpid()}", number)
         try:
             with interfaces.changing():
+                remove_leftovers(number)
                 made.make()
             yield made
         finally:
             with interfaces.changing():
                 made.remove()
+
+
+def remove_leftovers(number: int) -> None:
+    """Remove the interfaces of a killed process that had this number: they have the same addresses."""
+    for _, interface in socket.if_nameindex():
+        if re.fullmatch(rf"dart\d+h{number}", interface):
+            ip("link", "del", interface)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
 """Acts of outsiders on a circle's log and groups: moved offsets, removed records, forged records."""
 
 import asyncio
+import contextlib
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import psutil
@@ -14,17 +15,20 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import NoError
 
-from dart_streams.bus import admin, topology
+from dart_streams.bus import admin, sync_clients, topology
 from dart_streams.bus.clients import Publisher, create_consumer, start_within
-from dart_streams.config import Bus
-from dart_streams.console.runs.run_log import read_events
+from dart_streams.config import Bus, Config
+from dart_streams.console.runs.run_log import present_records, read_events
 from dart_streams.deadline import Deadline
 from tests.faults import poison, scene
-from tests.faults.circle import Circle
+from tests.faults.circle import POLL_S, Circle
+from tests.faults.invariants import read_lags
+from tests.worker_runs import throw_out
 from topics import ALL, BY_NAME, Topic, curation_log, trajectories
 from topics.trajectories import Trajectory
 
 TAKE_S = 60.0
+MORE_S = 15.0
 
 
 async def take(bus: Bus, topic: Topic, group: str, count: int) -> int:
@@ -102,18 +106,84 @@ def newer_schema(circle: Circle) -> None:
 
 
 def observations_removed(circle: Circle) -> None:
-    """Remove all observations that there are while the recorder stands still, as their retention does."""
+    """Remove all observations that there are while the recorder stands still, as their retention does.
+
+    Where the recorder is behind, all that is ordered may be played already: then it goes on for a step first.
+    """
     bus = circle.config.bus
     name = bus.prefix + "observations"
-    frozen = circle.of_kind("recorder")
-    scene.send(frozen, psutil.Process.suspend)
-    try:
-        with admin.connect(bus) as client:
-            before = sum(ends_of(client, bus, [name]).values())
-            circle.until(lambda: sum(ends_of(client, bus, [name]).values()) > before + 8, "observations")
-            client.delete_records(ends_of(client, bus, [name]))
-    finally:
-        scene.send(frozen, psutil.Process.resume)
+    with admin.connect(bus) as client:
+        while True:
+            frozen = circle.of_kind("recorder")
+            scene.send(frozen, psutil.Process.suspend)
+            try:
+                if come_more(client, bus, name):
+                    client.delete_records(ends_of(client, bus, [name]))
+                    return
+            finally:
+                scene.send(frozen, psutil.Process.resume)
+            circle.goes_on(1)
+
+
+def come_more(client: KafkaAdminClient, bus: Bus, name: str) -> bool:
+    """Return whether more than eight records come within :data:`MORE_S`."""
+    before, deadline = sum(ends_of(client, bus, [name]).values()), Deadline(MORE_S)
+    while not deadline.expired:
+        if sum(ends_of(client, bus, [name]).values()) > before + 8:
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+ALWAYS = {
+    "observations",
+    "actions",
+    "action-requests",
+    "rollout-orders",
+    "trajectories",
+    "curated",
+    "weights",
+    "trained",
+}
+"""Topics that have records once a step has been trained."""
+GROUPS_READ = {"rollout-orders", "observations", "action-requests", "trajectories", "curated"}
+"""Topics that consumer groups read, each committing what it has done."""
+
+
+def every_record_again(circle: Circle, has_headers: Callable[[int], bool]) -> None:
+    """Publish every record of every topic once more, the headers of some; wait until each group has read them."""
+    last = publish_again(circle.config.bus, has_headers)
+    assert {name for name, _ in last} >= ALWAYS
+    circle.until(lambda: have_passed(circle.config, last), "every repeat read")
+
+
+def publish_again(bus: Bus, has_headers: Callable[[int], bool]) -> dict[tuple[str, int], int]:
+    """Publish what the topics have now, key and partition kept; return the last offset by topic and partition."""
+    last: dict[tuple[str, int], int] = {}
+    with contextlib.closing(sync_clients.create_producer(bus, "again")) as producer:
+        for topic in ALL:
+            sent = [
+                producer.send(
+                    bus.prefix + topic.name,
+                    value=record.value,
+                    key=record.key,
+                    headers=record.headers if has_headers(number) else [],
+                    partition=record.partition,
+                )
+                for number, record in enumerate(list(present_records(bus, topic)))
+            ]
+            for future in sent:
+                place = future.get(timeout=TAKE_S)
+                last[topic.name, place.partition] = place.offset
+    return last
+
+
+def have_passed(config: Config, last: Mapping[tuple[str, int], int]) -> bool:
+    """Say whether each consumer group has committed past these offsets of what it reads."""
+    lags = asyncio.run(read_lags(config)) or []
+    return {lag.topic for lag in lags} >= GROUPS_READ and all(
+        lag.committed > last.get((lag.topic, lag.partition), -1) for lag in lags
+    )
 
 
 def ends_of(client: KafkaAdminClient, bus: Bus, names: Sequence[str]) -> dict[TopicPartition, int]:
@@ -135,10 +205,11 @@ READ_BY = {
 
 
 def offsets_moved_to_the_end(circle: Circle) -> None:
-    """Move the offsets of every group to the end of what it reads, once no member of it is left."""
+    """Move the offsets of every group to the end of what it reads; its dead members are removed first."""
     bus = circle.config.bus
     with admin.connect(bus) as client:
         for group, topics in READ_BY.items():
+            throw_out(circle.config, group)
             ends = ends_of(client, bus, [bus.prefix + topic for topic in topics])
             offsets = {partition: OffsetAndMetadata(end, "", -1) for partition, end in ends.items()}
             deadline = Deadline(TAKE_S)

@@ -1,10 +1,11 @@
 """A circle with private services, networks and disks survives one fault after the other."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ import pytest
 from dart_streams import crash_points
 from dart_streams.bus import admin
 from dart_streams.store import connect
-from tests.faults import scene, soak
-from tests.faults.circle import KINDS, ROOT, WHOLE, circle, config_of
+from tests.faults import outsiders, scene, soak
+from tests.faults.circle import KINDS, ROOT, WHOLE, Circle, circle, config_of
 from tests.faults.network import BROKER, DATABASE
 from tests.faults.scene import Fault, Site
 from topics import BY_NAME
@@ -21,6 +22,8 @@ from topics import BY_NAME
 pytestmark = pytest.mark.timeout(3600)
 SHIFTED = ROOT / "tests" / "integration" / "shifted_clock.py"
 LASTS_S = 40.0 if WHOLE else 12.0
+SESSION_S = 25.0 if WHOLE else 12.0
+"""Longer than a broker's session with its controller (9 s): it is fenced meanwhile."""
 MINUTE_S = 60.0
 """Longer than the clients of a service wait for it: a member of a group is thrown out, a worker gives up and ends."""
 
@@ -33,12 +36,13 @@ CASES: dict[str, list[Fault]] = {
         ),
         *(scene.cut("recorder", DATABASE, way, LASTS_S) for way in ("in", "both")),
     ],
-    "disks": [scene.run_disk_full(LASTS_S), scene.log_disk_full(5.0)],
+    "disks": [scene.run_disk_full(LASTS_S if WHOLE else 6.0), scene.log_disk_full(5.0)],
     "services": [
         scene.service_frozen("cassandra", LASTS_S),
         scene.service_killed("cassandra", 3.0),
         scene.service_killed("kafka", 3.0),
     ],
+    "broker-frozen": [scene.service_frozen("kafka", SESSION_S)],
     "frozen-services": [scene.service_frozen(name, MINUTE_S) for name in ("kafka", "cassandra")],
     "topics": [scene.rebalance_storm(3), scene.PARTITIONS_DOUBLED, scene.topic_deleted(8.0)],
 }
@@ -46,14 +50,47 @@ CASES: dict[str, list[Fault]] = {
 
 in_full = pytest.mark.skipif(not WHOLE, reason="set DART_SLOW_TESTS=1")
 SHORT = [
+    scene.Fault("republished", lambda circle, _: outsiders.every_record_again(circle, is_even), scene.nothing, 0.0),
     *(CASES["networks"][place] for place in (0, 1, -1)),
     *CASES["disks"],
     *CASES["services"][:2],
+    *CASES["broker-frozen"],
     *CASES["topics"][:2],
 ]
-"""All kinds of faults in one circle, which costs one start and one end."""
+"""All kinds of faults in one circle of broken environments, which costs one start and one end."""
 if not WHOLE:
     CASES = {"short": SHORT}
+RATE = 0.02
+"""The share of an environment's calls that raise, return NaN or hang."""
+EPISODE_S = 5.0
+"""How long a call that hangs holds its slot."""
+BROKEN = ("() raised ", "() returned nan", "straggler")
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def breaking(lethal: str = "") -> tuple[str, ...]:
+    """Return what precedes an environment worker's command line: its environments break."""
+    settings = json.dumps({"rate": RATE, "lethal": lethal, "healthy_s": 0.0})
+    return sys.executable, "-m", "tests.faults.disturbed_env", settings
+
+
+def break_environments(running: Circle, kinds: Sequence[str], deaths: Mapping[tuple[str, str], int]) -> None:
+    """Wait until environments have broken in each way and the circle goes on; only what ``deaths`` counts has died."""
+    log = running.made.path / "logs" / "env-0.log"
+    running.until(lambda: all(kind in log.read_text() for kind in kinds), "each kind of fault")
+    running.measured["recovery_s"] = round(running.goes_on(), 1)
+    assert {(one.process, one.reason): one.times for one in running.made.journal().deaths} == deaths
+
+
+def check_breaks(running: Circle, kinds: Sequence[str]) -> None:
+    """The report counts each kind of fault, and the episodes that they ended."""
+    report = json.loads((running.made.path / "report.json").read_text())
+    for kind in kinds:
+        assert any(kind in found for found in report["env_fault_kinds"]), report["env_fault_kinds"]
+    assert report["trajectories"]["by_outcome"]["env_error"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +104,35 @@ def test_a_circle_goes_on_after_each_fault_and_keeps_every_rule(site: Site, case
     faults = [fault for fault in CASES[case] if not fault.reason]
     if not faults:
         pytest.skip(CASES[case][0].reason)
-    with circle(config_of(site, site.folder), case, site.prefixes) as running:
+    prefixes, env = site.prefixes, {}
+    if case == "short":
+        prefixes |= {"env": (*prefixes.get("env", ()), *breaking())}
+        env = {"episode_timeout_s": EPISODE_S}
+    with circle(config_of(site, site.folder, env=env), case, prefixes) as running:
+        if case == "short":
+            break_environments(running, BROKEN, {})
         running.measured["recovery"] = {fault.name: scene.of(running, site, fault) for fault in faults}
         running.measured["recovery_s"] = max(running.measured["recovery"].values())
         used = soak.settled(running, site, time.monotonic(), slots=1)
         assert set(used.usage) == {*KINDS, "supervisor"}, "what a soak bounds can be measured"
         assert not soak.passed([used, used], slots=1)
         running.is_killed_once_more_and_ends_well()
+        if case == "short":
+            check_breaks(running, BROKEN)
+
+
+LETHAL = "simulated/box#3"
+
+
+@in_full
+def test_broken_environments_cost_their_episodes_and_no_more(services, tmp_path: Path):
+    """One task's environment ends the worker, as a crash in a C library does: three times, and no more."""
+    config = config_of(services, tmp_path / "state", env={"episode_timeout_s": EPISODE_S})
+    kinds = (*BROKEN, "set aside")
+    with circle(config, "environments", {"env": breaking(LETHAL)}) as running:
+        break_environments(running, kinds, {("env-0", "killed by SIGSEGV"): 3})
+        running.is_killed_once_more_and_ends_well()
+        check_breaks(running, kinds)
 
 
 OFF_S = {

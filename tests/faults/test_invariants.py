@@ -12,8 +12,10 @@ from dart_streams.bus.codec import decode
 from dart_streams.bus.lag import Lag
 from dart_streams.console.repair import projection
 from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
+from dart_streams.episodes.episode import executed_action
 from tests.faults.invariants import Log, broken, differing, pending
 from topics import BY_NAME
+from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup
 from topics.observations import Observation
@@ -38,13 +40,15 @@ def golden(topic: str) -> Any:
 def episode(order: RolloutOrder, identity: str, steps: int = 2) -> Events:
     """Return the log of an episode of ``steps`` actions."""
     seen = replace(golden("observations"), trajectory_id=identity, order=order, taken=None, end=None)
-    action, taken, end = golden("actions"), golden("observations").taken, golden("observations").end
+    action, end = golden("actions"), golden("observations").end
+    asked = replace(golden("action-requests"), trajectory_id=identity)
     events: Events = [replace(seen, step=0)]
     for step in range(1, steps + 1):
-        request = f"{identity}/{step}/0"
-        events.append(replace(action, request_id=request, trajectory_id=identity, step=step))
+        request = f"{identity}/{step - 1}/0"
+        events.append(replace(asked, request_id=request, step=step - 1))
+        events.append(replace(action, request_id=request, trajectory_id=identity, step=step - 1))
         last = end if step == steps else None
-        events.append(replace(seen, step=step, taken=replace(taken, request_id=request), end=last))
+        events.append(replace(seen, step=step, taken=executed_action(events[-1], "click(1,2)"), end=last))
     order_of = {"order_id": order.order_id, "group_id": order.group_id}
     return [*events, replace(golden("trajectories"), trajectory_id=identity, steps=steps, **order_of)]
 
@@ -117,6 +121,19 @@ DOCTORED: dict[str, tuple[str, Callable[[Events], Events]]] = {
         "an action was taken that no worker gave",
         lambda e: without(e, first(e, ActionResponse)),
     ),
+    "an answer to nobody": ("an answer belongs to no request", lambda e: without(e, first(e, ActionRequest))),
+    "an action with another token": (
+        "an action is not as it was answered",
+        lambda e: [replace(one, tokens=[7, *one.tokens[1:]]) if one is first(e, ActionResponse) else one for one in e],
+    ),
+    "an answer that two steps take": (
+        "an answer was taken twice",
+        lambda e: again(e, Observation, 5, taken=first(e, Observation, 4).taken),
+    ),
+    "a step without the action that was asked for": (
+        "a request has neither an action nor a time-out",
+        lambda e: [replace(one, taken=None) if one is first(e, Observation, 1) else one for one in e],
+    ),
     "a group that counts a second finish": (
         "a group counts what is not its order's first finish",
         counts_the_second_finish,
@@ -155,17 +172,24 @@ def test_a_count_of_lost_orders_that_cannot_be_made_is_a_fault(lags: list[Lag] |
     assert broken(log(whole()), lags)["lost"][0].startswith("not known")
 
 
-@pytest.mark.parametrize(("minutes", "broke"), [(1, False), (10, True)])
-def test_an_action_is_missed_only_of_the_time_of_which_responses_are_kept(minutes: int, broke: bool):
-    """``actions`` keeps a quarter of an hour: after a longer run its beginning is gone."""
-    records = log(whole()).records
-    later_ms = {"observations": minutes * 60_000}
-    shifted = [
-        record._replace(metadata=replace(record.metadata, at_ms=later_ms.get(record.metadata.topic, 1)))
-        for record in records
-        if record.metadata.topic != "actions" or record.metadata.offset > 0
-    ]
-    assert ("an action was taken that no worker gave" in broken(Log(shifted), READ)) is broke
+def test_a_request_that_timed_out_is_asked_again_or_ends_its_episode():
+    events = whole()
+    late = first(events, ActionRequest)
+    events = again(events, ActionRequest, 0, request_id=f"{late.request_id[:-1]}1")
+    last = first(events, Observation, 2)
+    events = again(events, ActionRequest, 1, step=last.step, request_id=f"{last.trajectory_id}/{last.step}/0")
+    assert broken(log(events), READ) == {}
+
+
+def test_a_person_answers_without_a_request_and_acts_in_pixels():
+    events = whole()
+    asked, answer = first(events, ActionRequest, 1), first(events, ActionResponse, 1)
+    seen = first(events, Observation, 2)
+    person = replace(answer, text="click(3,4)", tokens=[], logprobs=[], entropies=[], versions=[])
+    acted = replace(seen, taken=replace(seen.taken, tokens=[], logprobs=[], entropies=[], versions=[]))
+    changed = {id(answer): person, id(seen): acted}
+    events = [changed.get(id(event), event) for event in without(events, asked)]
+    assert broken(log(events), READ) == {}
 
 
 def test_a_log_without_orders_is_a_fault():

@@ -11,7 +11,7 @@ def test_a_case_names_tests_that_there_are(case: str):
         file, _, function = node.partition("::")
         assert not function or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text()
         assert (ROOT / file).is_file()
-        assert file.startswith("tests/model/") == ("model" in interpreter(case)), "one environment for a case"
+        assert file.startswith("tests/model/") == ("/.venv/model/" in interpreter(case)), "one environment for a case"
 
 
 def test_a_run_that_failed_is_counted_as_a_run_but_not_as_passed():

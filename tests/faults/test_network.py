@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -9,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.network import BROKER, DATABASE, WAYS, Network, network, possible
+from tests import interfaces
+from tests.faults.network import BROKER, DATABASE, WAYS, Network, network, number_of_its_own, possible
 
 pytestmark = [
     pytest.mark.skipif(bool(possible()), reason=possible() or "possible"),
@@ -42,6 +44,20 @@ def ports() -> Iterator[dict[str, int]]:
 def test_no_two_networks_have_one_address(net: Network):
     with network("dart-test-other") as other:
         assert not {net.gateway, *net.source.values()} & {other.gateway, *other.source.values()}
+
+
+def test_networks_of_a_killed_process_are_in_nobodys_way(net: Network, ports):
+    with number_of_its_own() as number:
+        left = Network(f"dart-left-{os.getpid()}", number)
+        left.host_end = f"dart1h{number}"
+        with interfaces.changing():
+            left.make()
+    try:
+        with network("dart-test-next") as made:
+            assert made.number == number
+            assert answers(made, ports) == [True, True]
+    finally:
+        left.remove()
 
 
 def answers(net: Network, ports: dict[str, int], cut: str = "") -> list[bool]:

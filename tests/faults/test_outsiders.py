@@ -23,7 +23,13 @@ CAUSES = {
 SHORT = ("orders taken", "numbers far ahead", "header names", "observations removed")
 
 
-UNREAD = frozenset({"a finished trajectory lacks a step", "the store is not what the log makes of it"})
+UNREAD = frozenset(
+    {
+        "a finished trajectory lacks a step",
+        "a request has neither an action nor a time-out",
+        "the store is not what the log makes of it",
+    }
+)
 """Rules that need each observation, in the log and read by the recorder."""
 REMOVED = UNREAD | {
     "decided otherwise in the replay",

@@ -1,41 +1,28 @@
-"""What these tests share: desktops, a keyspace, and the figures that the tests of the web page have measured."""
+"""What these tests share: a keyspace, guarded services, and logs that stay their own."""
 
-import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 from cassandra.cluster import Cluster
 
 from dart_streams.config import Store
-
-FIGURES = Path(__file__).parents[2] / ".dart" / "page-screenshots"
-BEGUN_S = time.time()
+from tests.integration.secured import Secured, secured_services
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Print the figures of this session."""
-    for file in sorted(FIGURES.glob("*.txt")):
-        if file.stat().st_mtime >= BEGUN_S:
-            terminalreporter.write_line(f"{file.stem}: {file.read_text()}")
+@pytest.fixture(autouse=True)
+def logs_of_a_run_stay_its_own() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
 
 
-@pytest.fixture(scope="module")
-def desktops_of_normal_priority() -> Iterator[None]:
-    """Give desktops the priority of this process.
-
-    At their own, low one an office suite takes minutes to start while other tests use all processors.
-    """
-    from workers.env.backends.desktop import limits, sandbox
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sandbox, "LOW_PRIORITY", ())
-        patch.setattr(limits, "SHARES", 1024)
-        patch.setattr(limits, "NICE", 0)
-        patch.setattr(limits, "WEIGHTS", {"cpu.shares": (1024, 2**18), "cpu.weight": (100, 10_000)})
-        yield
+@pytest.fixture(scope="session")
+def secured() -> Iterator[Secured]:
+    """Services that want passwords, TLS and rights, once for the files that :data:`tests.conftest.GUARDED` names."""
+    with secured_services() as services:
+        yield services
 
 
 @pytest.fixture

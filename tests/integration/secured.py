@@ -1,6 +1,6 @@
-"""A private Kafka and Cassandra that refuse clients without TLS, a password or a certificate.
+"""A private Kafka and Cassandra that refuse clients without TLS, a password or a certificate, and check rights.
 
-Their certificates are made by an authority of their own, for ``localhost`` only.
+Their certificates are made by an authority of their own, for ``localhost`` only. Each kind of process has a login.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import shutil
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -19,17 +19,24 @@ import msgspec
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import DefaultEndPoint
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from benchmarks.private_services import HOMES, READY_TIMEOUT_S, private_folder
-from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, Store, Tls
+from dart_streams.bus import admin
+from dart_streams.config import Bus, Config, KafkaLogin, Login, Services, Store, Tls
 from dart_streams.connection.protocol_probes import speaks_cql
+from dart_streams.console.launch.access_rights import KINDS
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import ignore_message
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.java import SHARED_JARS
+from dart_streams.store import create_schema
+from tests.command_line import invoke
 
 USER = "dart"
+OWNER = ("ALL PERMISSIONS ON ALL KEYSPACES", "AUTHORIZE ON ALL KEYSPACES")
 WAIT_S = 120.0
 STORE_PASSWORD = "changeit"
 """Of the services' own key stores; it opens nothing else."""
@@ -93,7 +100,7 @@ class Ports(NamedTuple):
 
 
 class SecuredKafka(Kafka):
-    """A broker with three listeners; its own words are spoken on the clear one."""
+    """A broker with three listeners and an authorizer; its own words are spoken on the clear one, by its operator."""
 
     def __init__(self, ports: Ports, certificates: Certificates, passwords: dict[str, str]) -> None:
         super().__init__(Bus(servers=f"127.0.0.1:{ports.clear}"), Services())
@@ -136,6 +143,8 @@ ssl.keystore.password={STORE_PASSWORD}
 ssl.key.password={STORE_PASSWORD}
 ssl.truststore.type=PEM
 ssl.truststore.location={self.certificates.certificate("ca")}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:{USER};User:CN=client
 """
 
 
@@ -173,8 +182,8 @@ client_encryption_options:
     def context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self.certificates.certificate("ca"))
 
-    def add_user(self, name: str, password: str, grants: Sequence[str] = ("ALL PERMISSIONS ON ALL KEYSPACES",)) -> None:
-        """Give a user a password and rights, as a cluster's operator does."""
+    def add_users(self, users: Mapping[str, str], *grants: str) -> None:
+        """Give users passwords and rights, as a cluster's operator does."""
         deadline = time.monotonic() + WAIT_S
         login = PlainTextAuthProvider("cassandra", "cassandra")
         place = DefaultEndPoint("localhost", self.port)
@@ -182,9 +191,11 @@ client_encryption_options:
             try:
                 with Cluster([place], ssl_context=self.context(), auth_provider=login, protocol_version=4) as cluster:
                     session = cluster.connect()
-                    session.execute(f"CREATE ROLE IF NOT EXISTS {name} WITH PASSWORD = '{password}' AND LOGIN = true")
-                    for grant in grants:
-                        session.execute(f"GRANT {grant} TO {name}")
+                    for name, password in users.items():
+                        role = f"CREATE ROLE IF NOT EXISTS \"{name}\" WITH PASSWORD = '{password}' AND LOGIN = true"
+                        session.execute(role)
+                        for grant in grants:
+                            session.execute(f'GRANT {grant} TO "{name}"')
                 return
             except NoHostAvailable:
                 # The first user is made a moment after the port opens.
@@ -230,19 +241,54 @@ class Secured(NamedTuple):
         store = Store(hosts=("localhost",), port=self.database.port, tls=self.tls(), login=login, wait_s=WAIT_S)
         return msgspec.structs.replace(store, **changes)
 
-    def config(self, folder: Path) -> Config:
-        return Config(bus=self.scram(), store=self.store(), run=Run(state_dir=str(folder)))
+    def bus_of(self, kind: str, prefix: str) -> Bus:
+        """Return how a kind of process reaches the broker."""
+        return self.scram(prefix=prefix, login=KafkaLogin(user=f"dart-{kind}", password=self.secret(f"dart-{kind}")))
+
+    def store_of(self, kind: str, keyspace: str = "dart") -> Store:
+        """Return how a kind of process reaches the database."""
+        return self.store(keyspace=keyspace, login=Login(user=f"dart-{kind}", password=self.secret(f"dart-{kind}")))
+
+    @property
+    def operator(self) -> Bus:
+        """How the broker's operator reaches it."""
+        return Bus(servers=f"localhost:{self.ports.clear}", wait_s=WAIT_S)
+
+    def give_rights(self, config: Config, path: Path) -> None:
+        """Give each kind its rights on the topics of a deployment, as the broker's operator does."""
+        write_toml(
+            path, msgspec.structs.replace(config, bus=msgspec.structs.replace(self.operator, prefix=config.bus.prefix))
+        )
+        done = invoke("topics", "acls", "--apply", "--config", path)
+        assert done.exit_code == 0, done.output
+
+    def add_kinds(self) -> None:
+        """Give each kind of process a login, and its rights on the tables of the keyspace ``dart``."""
+        logins = {name: password for name, password in self.passwords.items() if name.startswith("dart-")}
+        with admin.connect(self.operator) as client:
+            scram = [UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, logins[name]) for name in logins]
+            assert client.alter_user_scram_credentials(scram) == dict.fromkeys(logins)
+        self.database.add_users({USER: self.passwords["cql"]}, *OWNER)
+        self.database.add_users(logins)
+        create_schema(self.store())
+        write_toml(self.folder / "operator.toml", Config(store=self.store()))
+        done = invoke("store", "roles", "--apply", "--config", self.folder / "operator.toml")
+        assert done.exit_code == 0, (done.output, done.exception)
 
 
 @contextlib.contextmanager
 def secured_services() -> Iterator[Secured]:
     """Yield a broker and a database of this process's own; they are removed at the end."""
-    passwords = {name: f"{name}-{secrets.token_hex(12)}" for name in ("scram", "plain", "cql")}
+    names = ("scram", "plain", "cql", *(f"dart-{kind}" for kind in KINDS))
+    passwords = {name: f"{name}-{secrets.token_hex(12)}" for name in names}
     with private_folder(HOMES, "-secured") as state:
         folder = state / "secrets"
         certificates = Certificates(folder)
         for name, password in passwords.items():
             (folder / name).write_text(password + "\n")
+        (folder / "wrong").write_text("not-the-password")
+        certificates.authority("other")
+        certificates.sign("stranger", "extendedKeyUsage=clientAuth", by="other")
         ports = Ports(free_port(), free_port(), free_port())
         database = SecuredCassandra(free_port(), certificates)
         both = (SecuredKafka(ports, certificates, passwords), database)
@@ -253,5 +299,6 @@ def secured_services() -> Iterator[Secured]:
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(bring_up, both))
-        database.add_user(USER, passwords["cql"])
-        yield Secured(folder, ports, database, certificates, passwords)
+        made = Secured(folder, ports, database, certificates, passwords)
+        made.add_kinds()
+        yield made

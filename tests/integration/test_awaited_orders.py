@@ -27,6 +27,7 @@ BOUND_S = 120.0
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr(order_audit, "ROUND_INTERVAL_S", 0.2)
     monkeypatch.setattr(flush_barrier, "POLL_INTERVAL_S", 0.1)
+    monkeypatch.setattr("dart_streams.console.runs.run_follower.FETCH_MS", 50)
     tasks = write_tasks(tmp_path, "box", train=(0, 2), heldout=(50, 53))
     return services.config(tasks=tasks, evaluation={"episodes": 3})
 

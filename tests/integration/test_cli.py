@@ -14,16 +14,14 @@ from dart_streams.console.cli import doctor_checks, main, options, process
 from dart_streams.console.cli.options import read_config
 from dart_streams.console.runs import run_folder
 from dart_streams.errors import ConfigError, UserError
+from tests import fork_server
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 BOUND_S = 120.0
 
 
 def dart_streams(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=BOUND_S, check=False, cwd=folder
-    )
+    return fork_server.run([fork_server.PROGRAM, *arguments], text=True, timeout=BOUND_S, cwd=folder)
 
 
 def test_help_names_every_command_without_importing_it():

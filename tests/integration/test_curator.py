@@ -8,12 +8,12 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -39,24 +39,26 @@ from dart_streams.curation.changelog import ChangelogView
 from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from tests import events
+from tests import events, fork_server
+from tests.fork_server import PROGRAM, Forked
 from tests.task_files import write_tasks
-from tests.topic_reader import TopicReader
+from tests.topic_reader import TopicReader, add_partitions, delete_topics
 from tests.waiting import wait_until
-from tests.worker_runs import BOUND_S, PROGRAM, running_worker
+from tests.worker_runs import BOUND_S, running_worker, throw_out
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from workers.curator import recovery_watch
+from workers.curator import durable_agent, recovery_watch
 from workers.curator.changelogs import SOURCES, application_id, changelog_of, changelog_topics
 from workers.curator.journal_writer import read_from
+from workers.curator.journaled_state import JournaledState
 from workers.curator.main import connect
 from workers.curator.recovery_watch import RecoveryStuck
 from workers.curator.transport import Consumer
 from workers.runtime import lifecycle
 
 KILLS = 20 if "DART_SLOW_TESTS" in os.environ else 3
-BETWEEN = 80
+BETWEEN = 80 if "DART_SLOW_TESTS" in os.environ else 40
 """Rollouts between two kills."""
 CHANGELOGS = tuple(f"curator-{name}-changelog" for name, source in SOURCES.items() if source)
 pytestmark = pytest.mark.timeout(600)
@@ -80,21 +82,24 @@ def configure(services, tmp_path: Path) -> Callable[..., Config]:
 
 
 class Curator:
-    """A curator process of its own, that can be killed and started again."""
+    """A curator process of its own, that can be killed and started again, also by Faust's own command."""
 
-    def __init__(self, folder: Path, name: str = "curator-0", log: str = "") -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, name: str = "curator-0", log: str = "", *, by_faust: bool = False) -> None:
+        self.config = folder / "config.toml"
         self.name = name
         self.log = folder / f"{log or name}.log"
-        self.start()
+        self.start(by_faust=by_faust)
 
-    def start(self) -> None:
+    def start(self, *, by_faust: bool = False) -> None:
+        ours = [PROGRAM, "worker", "curator", "--config", self.config, "--id", self.name]
+        fausts = [PROGRAM.with_name("faust"), "-A", "workers.curator.app", "worker"]
         self.started_at = len(self.log.read_text()) if self.log.exists() else 0
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [PROGRAM, "worker", "curator", "--config", self.folder / "config.toml", "--id", self.name],
+            self.process = Forked(
+                fausts if by_faust else ours,
                 stdout=log,
                 stderr=log,
+                env=os.environ | {"DART_CONFIG": str(self.config)},
             )
 
     def works(self) -> bool:
@@ -241,6 +246,7 @@ async def replayed(config: Config) -> tuple[dict[str, bytes], dict[str, bytes]]:
 
 @pytest.mark.timeout(300 + 60 * KILLS)
 async def test_a_curator_that_is_killed_often_decides_as_a_replay_does(configure, tmp_path):
+    """It is started by our command and by Faust's own in turn, and asked to end by each of them."""
     config = configure()
     rng = random.Random(1)
     async with Publisher(config.bus, "test") as publisher:
@@ -252,8 +258,11 @@ async def test_a_curator_that_is_killed_often_decides_as_a_replay_does(configure
             for kill in range(KILLS):
                 await harness.until_played(BETWEEN * kill + rng.randrange(BETWEEN), playing)
                 curator.kill()
-                curator.start()
+                curator.start(by_faust=kill % 2 == 0)
             await playing
+            assert curator.stop() == 0
+            curator.start(by_faust=KILLS % 2 == 0)
+            await asyncio.to_thread(wait_until, curator.works)
             assert curator.stop() == 0
     assert len(harness.trainer.trained) > 2 * KILLS
     await check_one_history(config, harness)
@@ -284,64 +293,59 @@ async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(
     await check_one_history(config, harness)
 
 
-def only_slow(*values: str):
-    return pytest.param(*values, marks=pytest.mark.skipif("DART_SLOW_TESTS" not in os.environ, reason="slow"))
+ENDINGS = ("left alone", "slept through its session", "terminated", "killed", "woken alone")
+"""What becomes of a curator that was frozen and replaced: ended, left, or left as the only one."""
+OTHERS = ("left alone", "terminated", "killed", "woken alone") if "DART_SLOW_TESTS" in os.environ else ENDINGS[:1]
 
 
-@pytest.mark.parametrize(
-    ("successor", "ending"),
-    [
-        ("curator-0", "left alone"),
-        ("curator-0", "slept through its session"),
-        ("curator-0", "terminated"),
-        ("curator-0", "killed"),
-        ("curator-0", "woken alone"),
-        ("curator-1", "left alone"),
-        only_slow("curator-1", "terminated"),
-        only_slow("curator-1", "killed"),
-        only_slow("curator-1", "woken alone"),
-    ],
-)
-async def test_a_frozen_curator_that_was_replaced_changes_nothing(configure, tmp_path, successor, ending):
-    """The successor has the same or another member id; the first is left alone, ended, or left as the only one."""
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("successor", "endings"), [("curator-0", ENDINGS), ("curator-1", OTHERS)])
+async def test_a_frozen_curator_that_was_replaced_changes_nothing(configure, tmp_path, successor, endings):
+    """The successor has the same or another member id, and is frozen in its turn."""
     config, enough = configure(), asyncio.Event()
     async with Publisher(config.bus, "test") as publisher:
         harness = Harness(config, publisher)
         with curating(tmp_path) as stale, curating(tmp_path, successor, "successor") as other:
             other.kill()
-            playing = asyncio.create_task(harness.play(enough.is_set, 6 * BOUND_S))
+            playing = asyncio.create_task(harness.play(enough.is_set, 4 * BOUND_S * len(endings)))
             await harness.until_played(BETWEEN, playing)
-            stale.freeze()
-            if ending == "slept through its session":
-                await asyncio.to_thread(expire, config)
-            other.start()
-            await harness.until(other.works, playing)
-            await harness.until_played(harness.played + BETWEEN, playing)
-            if ending == "woken alone":
-                other.kill()
-            stale.wake()
-            await end(stale, ending, harness, playing, same=successor == "curator-0")
-            if ending == "woken alone":
-                other.start()
-                await harness.until(other.works, playing)
-            await harness.until_played(harness.played + BETWEEN, playing)
-            for curator in (stale, other):
-                curator.kill()
-            other.start()
-            await harness.until(other.works, playing)
-            await harness.until_played(harness.played + BETWEEN, playing)
+            for ending in endings:
+                await replace_frozen(stale, other, ending, harness, playing)
+                assert "rebuilt from the topics" not in other.lines(), ending
+                stale, other = other, stale
             enough.set()
             await playing
-            assert other.stop() == 0
-            assert "rebuilt from the topics" not in other.lines()
+            assert stale.stop() == 0
     await check_one_history(config, harness)
 
 
-def expire(config: Config) -> None:
-    """Wait until the group has no members; a curator that comes back joins a new generation."""
-    group = application_id(config)
-    with admin.connect(config.bus) as client:
-        wait_until(lambda: not client.describe_groups([group])[group]["members"])
+async def replace_frozen(stale: Curator, other: Curator, ending: str, harness: Harness, playing: asyncio.Task) -> None:
+    """Freeze a curator, replace it, wake it; then kill both, and start the successor again."""
+    same = stale.name == other.name
+    stale.freeze()
+    if ending == "slept through its session" or not same:
+        await asyncio.to_thread(throw_out, harness.config, "curator", stale.name)
+    other.start()
+    await harness.until(other.works, playing)
+    await harness.until_played(harness.played + BETWEEN, playing)
+    if ending == "woken alone":
+        other.kill()
+    stale.wake()
+    await end(stale, ending, harness, playing, same=same)
+    if ending == "woken alone":
+        other.start()
+        await harness.until(other.works, playing)
+    enough = harness.played + BETWEEN
+    if not same:  # A member that ends keeps its partitions until its session has ended.
+        await harness.until(lambda: harness.played >= enough or stale.process.poll() is not None, playing)
+        stale.kill()
+        await asyncio.to_thread(throw_out, harness.config, "curator", stale.name)
+    await harness.until_played(enough, playing)
+    for curator in (stale, other):
+        curator.kill()
+    other.start()
+    await harness.until(other.works, playing)
+    await harness.until_played(harness.played + BETWEEN, playing)
 
 
 async def end(stale: Curator, ending: str, harness: Harness, playing: asyncio.Task, *, same: bool) -> None:
@@ -457,6 +461,22 @@ async def test_what_cannot_be_applied_is_put_aside_whole_and_the_curator_goes_on
     assert b"order 'not-ours'" in reasons
 
 
+async def test_an_agent_that_fails_ends_the_curator_and_acknowledges_nothing(configure, monkeypatch):
+    """Faust acknowledges what an agent has taken and restarts the agent, if it may."""
+    config = configure()
+    async with Publisher(config.bus, "test") as publisher:
+        await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
+        with monkeypatch.context() as patch, pytest.raises(LookupError, match="no such rule"):
+            patch.setattr(JournaledState, "apply", Mock(side_effect=LookupError("no such rule")))
+            async with asyncio.timeout(BOUND_S):
+                await lifecycle.run_until_stopped(connect, config, "curator-0", asyncio.Event())
+        with admin.connect(config.bus) as client:
+            offsets = client.list_group_offsets({application_id(config): None})[application_id(config)]
+        assert all(committed.offset <= 0 for committed in offsets.values())
+        async with living(config):
+            await first(config, rollout_budgets.TOPIC)
+
+
 async def test_the_trace_of_a_rollout_goes_on_through_all_four_agents(configure):
     config = configure()
     trace = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
@@ -491,40 +511,30 @@ async def test_the_tasks_command_lists_every_group_of_every_task_and_why(configu
 async def listed_tasks(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """Return what ``dart-streams tasks`` prints as JSON."""
     command = [PROGRAM, "tasks", *arguments, "--config", folder / "config.toml", "--json"]
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=BOUND_S, check=True)
+    ended = await asyncio.to_thread(fork_server.run, command, timeout=BOUND_S)
     return json.loads(ended.stdout)
 
 
-async def test_a_stopped_curator_goes_on_where_it_was(configure):
-    config = configure()
-    async with Publisher(config.bus, "test") as publisher:
-        async with living(config):
-            await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
-            await first(config, rollout_budgets.TOPIC)
-        await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
-        async with living(config):
-            group = event_of(curated.TOPIC, await first(config, curated.TOPIC))
-            difficulty = await first(config, task_difficulty.TOPIC, lambda record: record.offset == 1)
-    assert [member.trajectory_id for member in group.members] == ["t0", "t1"]
-    assert event_of(task_difficulty.TOPIC, difficulty).success_rate == 0.5
-    decided, again = await replayed(config)
-    assert decided == again
-
-
-def waiting_records(consumer: Consumer) -> int:
-    """Return how many records wait in the streams' buffers."""
-    return sum(buffer.qsize() for buffer in consumer.app.flow_control._queues)
+def waits(consumer: Consumer, place: TP, offset: int) -> bool:
+    """Return whether a record waits in a stream's buffer."""
+    queues = consumer.app.flow_control._queues
+    return any(
+        event.message.tp == place and event.message.offset == offset for queue in queues for event in queue._queue
+    )
 
 
 async def test_records_that_come_while_a_curator_seeks_are_not_lost(configure, monkeypatch):
+    """Not even the last ones, after which none comes that would show it. An agent takes one at a time here."""
     config = configure()
+    monkeypatch.setattr(durable_agent, "MAX_BATCH", 1)
     seek, publishing = Consumer.perform_seek, []
+    place = TP(config.bus.prefix + trajectories.TOPIC.name, 0)
     endings = [
         finished(0, trajectory_id=f"t{number}", order_id=f"g{number:06d}/0/0", group_id=f"g{number:06d}")
-        for number in range(1, 101)
+        for number in range(1, 21)
     ]
 
-    async def seek_until_records_wait(consumer: Consumer) -> None:
+    async def seek_until_the_last_waits(consumer: Consumer) -> None:
         await seek(consumer)
         if publishing:
             return
@@ -533,16 +543,16 @@ async def test_records_that_come_while_a_curator_seeks_are_not_lost(configure, m
             for ended in endings
         )
         async with asyncio.timeout(BOUND_S):
-            while waiting_records(consumer) < len(endings) / 2:  # noqa: ASYNC110 - a turn later they may be taken
+            while not waits(consumer, place, len(endings)):  # noqa: ASYNC110 - a turn later it may be taken
                 await asyncio.sleep(0)
 
     async with Publisher(config.bus, "test") as publisher:
         async with living(config):
             await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
             await first(config, rollout_budgets.TOPIC)
-        monkeypatch.setattr(Consumer, "perform_seek", seek_until_records_wait)
+        monkeypatch.setattr(Consumer, "perform_seek", seek_until_the_last_waits)
         async with living(config):
-            await first(config, curation_log.TOPIC, applied_by_all(101))
+            await first(config, curation_log.TOPIC, applied_by_all(21))
         await asyncio.gather(*publishing)
     assert publishing
 
@@ -683,19 +693,13 @@ async def test_two_curators_share_the_partitions_and_one_goes_on_alone(configure
 def wipe(config: Config, names: list[str]) -> None:
     """Delete changelogs and make them anew, empty."""
     with admin.connect(config.bus) as client:
-        client.delete_topics(names)
-        # The broker's metadata lag behind: what it still lists would not be made anew.
-        wait_until(lambda: not set(names) & set(client.list_topics()))
+        delete_topics(client, names)  # what the broker still lists would not be made anew
     admin.apply_all(config.bus, changelog_topics(config))
 
 
 def grow(config: Config, partitions: int, *names: str) -> None:
-    """Give topics more partitions, and return when the broker lists them."""
-    wanted = [config.bus.prefix + name for name in names]
     with admin.connect(config.bus) as client:
-        for name in wanted:
-            client.create_partitions({name: partitions})
-        wait_until(lambda: all(len(topic["partitions"]) == partitions for topic in client.describe_topics(wanted)))
+        add_partitions(client, partitions, *(config.bus.prefix + name for name in names))
 
 
 def applied_by_all(number: int) -> Callable[[ConsumerRecord], bool]:

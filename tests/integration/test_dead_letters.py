@@ -52,6 +52,8 @@ def test_letters_are_listed_shown_and_sent_back_once(deployment):
         ("0@1", "key", "[]"),
     ]
     assert shown[1]["came_from"] == f"{config.bus.prefix}trajectories[0]@1"
+    for identity, places in (("trajectories[0]@1", ["0@1"]), ("key", ["0@0", "0@1"]), ("trajectories[0]@7", [])):
+        assert [letter.place for letter in letters.letters_about(config.bus, identity)] == places
     assert invoke_json("dlq", "redrive", "trajectories", "--at", "0@1", *where)[0]["outcome"].startswith("sent as ")
     outcomes = [
         row["outcome"].partition(" as ")[0] for row in invoke_json("dlq", "redrive", "trajectories", "--all", *where)

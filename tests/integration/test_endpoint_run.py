@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -12,12 +12,14 @@ from rich.console import Console
 
 from dart_streams.config import Config
 from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events, read_log
-from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.run_log import read_events
+from examples.in_memory_run import InMemoryRun
 from tests.command_line import invoke
-from tests.integration.test_circle import HERE, MINUTES, circle_config, session_of
+from tests.integration.test_circle import HERE, circle_config, session_of
 from tests.unit.workers.rollout.misbehaving import chat, says, served
 from topics import curated, trajectories
+from topics.trajectories import Trajectory
+from workers.env.backends.simulated import SimulatedBackend
 from workers.rollout.scripted import POINT
 
 KEY = "sk-of-the-endpoint-run"
@@ -66,38 +68,59 @@ async def evaluated_and_demonstrated(base: Config, expert: Expert, shown: io.Str
     return made
 
 
-def test_demonstrations_of_an_endpoint_fill_the_pool_of_a_later_training(services, tmp_path, monkeypatch):
-    monkeypatch.setenv("ENDPOINT_KEY", KEY)
-    replace = msgspec.structs.replace
-    base = circle_config(services, tmp_path, episodes=16, minutes=0.0)
-    shown, expert = io.StringIO(), Expert()
-    made = asyncio.run(evaluated_and_demonstrated(base, expert, shown))
+class Evaluated(NamedTuple):
+    """The run that is over, what it showed, and the endpoint that it asked."""
 
+    made: folder.RunFolder
+    shown: str
+    expert: Expert
+
+
+@pytest.fixture(scope="module")
+def evaluated(services, tmp_path_factory) -> Evaluated:
+    base = circle_config(services, tmp_path_factory.mktemp("endpoint"), episodes=16, minutes=0.0)
+    shown, expert = io.StringIO(), Expert()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENDPOINT_KEY", KEY)
+        made = asyncio.run(evaluated_and_demonstrated(base, expert, shown))
+    return Evaluated(made, shown.getvalue(), expert)
+
+
+@pytest.fixture
+def demonstrated(evaluated: Evaluated) -> list[Trajectory]:
+    ended = read_events(evaluated.made.config().bus, [trajectories.TOPIC])
+    return [trajectory for trajectory in ended if trajectory.purpose == "demonstration"]
+
+
+def test_a_run_evaluates_an_endpoint_and_keeps_its_key_to_itself(evaluated: Evaluated):
+    made, shown = evaluated.made, evaluated.shown
     report = json.loads((made.path / "report.json").read_text())
-    assert (report["success_before"], report["success_after"], report["lost"]) == (1.0, None, 0), shown.getvalue()
+    assert (report["success_before"], report["success_after"], report["lost"]) == (1.0, None, 0), shown
     assert report["evaluation"]["before"]["episodes"] == 16
-    assert expert.requests > 30
-    ended = read_events(made.config().bus, [trajectories.TOPIC])
-    demonstrated = [trajectory for trajectory in ended if trajectory.purpose == "demonstration"]
-    tasks = made.tasks()
-    assert {t.task_id for t in demonstrated if t.outcome == "success"} == {task.task_id for task in tasks.train}
-    assert all(t.version_min is None and not t.untrainable for t in demonstrated)
-    done = invoke("capture", made.id, "--state", str(tmp_path), "-o", str(made.path / "run.dart"))
+    assert evaluated.expert.requests > 30
+    state = made.config().run.state_dir
+    done = invoke("capture", made.id, "--state", state, "-o", str(made.path / "run.dart"))
     assert done.exit_code == 0, done.output
     holding = [file for file in made.path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
     assert not holding, "the key is in no configuration, log, report or bundle of the run"
 
-    never = replace(base.rollout, scripted=replace(base.rollout.scripted, success_rate=0.0))
-    training = replace(
-        base,
-        rollout=never,
-        run=replace(base.run, minutes=MINUTES, train_steps=2),
-        evaluation=replace(base.evaluation, episodes=8),
-    )
-    again = folder.create(training, HERE / "circle-tasks.toml", made.id, resume=True)
-    asyncio.run(session_of(again, Console(file=shown, width=160)).run())
-    assert json.loads((made.path / "report.json").read_text())["success_before"] < 0.5, "not the endpoint's"
-    state = RunState().fold(read_log(again.config().bus, [curated.TOPIC]))
-    pooled = {m.trajectory_id for group, _ in state.groups.values() for m in group.members if m.source == "pool"}
-    assert pooled, shown.getvalue()
-    assert pooled <= {trajectory.trajectory_id for trajectory in demonstrated}
+
+def test_an_endpoint_demonstrates_each_training_task(evaluated: Evaluated, demonstrated: list[Trajectory]):
+    wanted = {task.task_id for task in evaluated.made.tasks().train}
+    assert {t.task_id for t in demonstrated if t.outcome == "success"} == wanted
+    assert all(t.version_min is None and not t.untrainable for t in demonstrated)
+
+
+def test_demonstrations_of_an_endpoint_fill_the_pool_of_a_later_training(
+    evaluated: Evaluated, demonstrated: list[Trajectory]
+):
+    """The training is in memory: the curator reads the run's records, and then rollouts that all fail."""
+    config, tasks = evaluated.made.config(), evaluated.made.tasks()
+    run = InMemoryRun(config, tasks, SimulatedBackend(config), lambda _: "Action: click(start_box='(0,0)')")
+    for trajectory in demonstrated:
+        run.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
+    played = asyncio.run(run.run(64))
+    assert {trajectory.outcome for trajectory in played} == {"failure"}
+    groups = [written.event for written in run.circle.logs[curated.TOPIC.name]]
+    pooled = {member.trajectory_id for group in groups for member in group.members if member.source == "pool"}
+    assert pooled and pooled <= {trajectory.trajectory_id for trajectory in demonstrated}

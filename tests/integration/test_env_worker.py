@@ -15,7 +15,7 @@ import pytest
 from cassandra.cluster import Session
 from kafka import OffsetAndMetadata
 
-from dart_streams.bus import admin, dead_letters
+from dart_streams.bus import admin, clients, dead_letters
 from dart_streams.bus.codec import find_header
 from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
@@ -36,7 +36,7 @@ from tests.integration.env_harness import (
 )
 from tests.topic_reader import read_dead_letters
 from tests.waiting import wait_until
-from tests.worker_runs import exit_code_of
+from tests.worker_runs import exit_code_of, throw_out
 from topics import actions, rollout_orders
 from topics.action_requests import ActionRequest
 from workers.env import episode_runner
@@ -44,7 +44,8 @@ from workers.runtime.death_counts import DeathNote, read_note
 
 
 @pytest.fixture
-def configure(services, tmp_path: Path) -> Callable[..., Config]:
+def configure(services, tmp_path: Path, monkeypatch) -> Callable[..., Config]:
+    monkeypatch.setattr(clients, "HEARTBEAT_INTERVAL_MS", 200)
     return partial(played_config, services, tmp_path)
 
 
@@ -240,6 +241,7 @@ async def test_orders_of_a_host_that_is_killed_are_played_by_another(configure, 
             await harness.order(*(order(n) for n in range(4)))
             await harness.until(lambda: len(harness.requests) == 4)
             first.kill()
+        await asyncio.to_thread(throw_out, config, "env", "env-0")
         held["silent"] = False
         async with worker(config, "env-1"):
             await harness.until(lambda: len(harness.ended) == 4)
@@ -365,6 +367,7 @@ async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths(con
                     running.send_signal(signal.SIGTERM)
                 codes.append(await ended)
                 done.cancel()
+            await asyncio.to_thread(throw_out, config, "env", "env-0")
     assert codes == [139, 139, 139, 0]
     # An order may be played again: a death comes between its end and the next commit of offsets.
     kinds = [{last.end.kind for last in harness.ended[f"o{number}"]} for number in range(6)]

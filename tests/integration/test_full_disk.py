@@ -17,11 +17,10 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import without_nulls
-from tests import events
+from tests import events, fork_server
 from tests.faults import disk
 from topics import observations
 
-COMMAND = str(Path(sys.executable).with_name("dart-streams"))
 TASKS = Path(__file__).parents[2] / "deploy/config/tasks.toml"
 EVENTS = 60
 
@@ -38,7 +37,7 @@ async def publish_noise(config: Config) -> None:
 
 def execute(*arguments: object) -> tuple[int, str]:
     """Run the command as a process, which has to end by itself; return its code and its stderr."""
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    done = fork_server.run([fork_server.PROGRAM, *arguments], text=True, timeout=120)
     return done.returncode, done.stderr
 
 

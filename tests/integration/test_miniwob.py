@@ -36,8 +36,12 @@ from workers.env.environment import EnvironmentFault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
-SEEDS = 3
+FULL = "DART_SLOW_TESTS" in os.environ
+SEEDS = 3 if FULL else 1
 RESTARTS = 3
+PAGES = sorted(RESTARTABLE)
+SOME = PAGES if FULL else PAGES[::8]
+"""Pages for what the browser's contexts and documents keep apart, whatever they show."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -106,7 +110,7 @@ LEFT = """[localStorage.getItem('left'), sessionStorage.getItem('left'), window.
 NOTHING = [None, None, None, "", "", ""]
 
 
-@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("isolation", ["document", "problem"])
 async def test_an_episode_under_way_shares_nothing_with_another(shared, restarting, isolation, name):
     backend, chosen = {"document": shared, "problem": restarting}[isolation], task(name, 0)
@@ -120,7 +124,7 @@ async def test_an_episode_under_way_shares_nothing_with_another(shared, restarti
             assert await second.evaluate() == 0
 
 
-@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.parametrize("name", SOME)
 async def test_a_seat_that_is_used_again_is_as_new(shared, name):
     chosen = task(name, 0)
     async with opened(shared, chosen) as (first, before):
@@ -164,7 +168,7 @@ async def state(page: MiniwobPage) -> dict:
     return json.loads(answer["result"]["value"])
 
 
-@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.parametrize("name", PAGES)
 async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, restarting, name):
     """The same pixels, elements, globals and listeners; and the oracle sees the same screens on its way to reward 1."""
     rng = random.Random(name)
@@ -213,11 +217,10 @@ async def test_a_document_that_was_left_is_loaded_again(restarting):
         assert screen == first
 
 
-@pytest.mark.parametrize("name", sorted(RESTARTABLE))
+@pytest.mark.parametrize("name", PAGES)
 async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one_seat, name):
     """Each page after another one, all in one seat: what the other leaves, timers included, does not reach it."""
-    names = sorted(RESTARTABLE)
-    async with playing(one_seat, task(names[names.index(name) - 1], 0)) as other:
+    async with playing(one_seat, task(PAGES[PAGES.index(name) - 1], 0)) as other:
         await play_anything(other, random.Random(name))
         await other.evaluate_script(f"setInterval(() => {{ {LEAVE} }}, 1); 0")
         left = other.target.session
@@ -243,7 +246,7 @@ async def documents_in(backend) -> int:
 async def test_a_seat_keeps_the_document_of_each_page_where_there_is_the_memory():
     async with browser(isolation="problem", slots=1) as backend:
         sessions = []
-        for name in sorted(RESTARTABLE) * 2:
+        for name in PAGES * 2:
             async with playing(backend, task(name, 1)) as page:
                 sessions.append(page.target.session)
         assert sessions[: len(RESTARTABLE)] == sessions[len(RESTARTABLE) :]
@@ -253,7 +256,7 @@ async def test_a_seat_keeps_the_document_of_each_page_where_there_is_the_memory(
 async def test_with_little_memory_a_seat_keeps_the_documents_shown_last(monkeypatch):
     monkeypatch.setattr(backend_module, "memory_limit", lambda: 2**26)
     async with browser(isolation="problem", slots=1) as backend:
-        names = sorted(RESTARTABLE)[: DOCUMENTS_MIN + 2]
+        names = PAGES[: DOCUMENTS_MIN + 2]
         for name in names + names:
             async with opened(backend, task(name, 1)) as (page, screen):
                 assert screen.instruction
@@ -282,9 +285,8 @@ async def test_by_default_each_episode_has_a_browser_context_of_its_own():
 
 
 async def test_seeds_differ(shared):
-    page = await shared.open(TASK)
-    screens = {(await page.reset(task("click-button", seed))).image for seed in range(5)}
-    assert len(screens) == 5
+    async with playing(shared, TASK) as page:
+        assert len({(await page.reset(task("click-button", seed))).image for seed in range(5)}) == 5
 
 
 async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
@@ -532,8 +534,7 @@ def test_a_browser_gives_way_to_the_other_processes():
         process.wait()
 
 
-async def test_an_unknown_page_is_named():
-    async with browser() as backend:
-        page = await backend.open(TASK)
+async def test_an_unknown_page_is_named(shared):
+    async with playing(shared, TASK) as page:
         with pytest.raises(EnvironmentFault, match="no-such-page"):
             await page.reset(task("no-such-page", 1))

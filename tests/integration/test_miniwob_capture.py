@@ -1,6 +1,7 @@
 """Both ways of taking screens show the same pixels; a browser with only one of them gets that one."""
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from workers.env.environment import Screen
 
 DEMONSTRATION = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SPLITS = ("train", "heldout", "demonstration")
-SEEDS = 2
+SEEDS = 2 if "DART_SLOW_TESTS" in os.environ else 1
 """Of each page; of the demonstration's pages as many more from each split."""
 ROUNDED = {"choose-date-easy", "click-dialog-2", "click-tab"}
 """Pages of jQuery UI, whose widgets have antialiased corners. After an action these were painted once in one way,

@@ -86,17 +86,17 @@ async def test_a_person_plays_one_episode_after_another(configure):
 
 async def test_signs_of_life_keep_a_lease_and_their_absence_ends_it(configure):
     config = configure()
-    async with worker(config), player_of(config, lease_s=1.0) as player:
+    async with worker(config), player_of(config, lease_s=5.0) as player:
         await player.begin()
         begun = await until(player, is_turn(0))
         async with TopicReader(config, actions.TOPIC) as reader:
-            signs = await reader.until(lambda read: read if len(read) >= 8 * PARTITIONS else None)
-        assert all(one.alive for one in signs), "two leases long, at four signs a lease"
+            signs = await reader.until(lambda read: read if len(read) >= 6 * PARTITIONS else None)
+        assert all(one.alive for one in signs), "longer than a lease, at four signs a lease"
         assert player.episode == begun, "the person may think"
         player.present = False
         ended = await until(player, lambda episode: episode.ended)
     assert ended.shown[-1].end.kind == "policy_error"
-    assert ended.shown[-1].end.reason == "the person was lost: no action and no sign of life for 1 s"
+    assert ended.shown[-1].end.reason == "the person was lost: no action and no sign of life for 5 s"
 
 
 async def test_an_order_of_a_person_who_is_gone_is_no_lasting_load(configure):

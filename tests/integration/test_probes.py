@@ -19,6 +19,7 @@ from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.telemetry.health_server import PORT
 from dart_streams.telemetry.process_health import STARTING
 from tests.events import weight_version
+from tests.fork_server import Forked
 from tests.waiting import wait_until
 from topics import weights
 
@@ -60,7 +61,7 @@ def probed_worker(kind: str, config: Config, folder: Path, name: str) -> Iterato
     program = [sys.executable, "-m", "tests.integration.halting_worker", "worker", kind]
     log = folder / f"{name}.log"
     with log.open("w") as errors:
-        process = subprocess.Popen(
+        process = Forked(
             [*program, "--config", str(file), "--id", name],
             stderr=errors,
             text=True,

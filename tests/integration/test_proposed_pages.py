@@ -29,6 +29,7 @@ from topics.trajectories import Trajectory
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.proposed_tasks import ProposedTasks
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CONFIG = parse(
     {
         "env": {"slots": 4, "episode_timeout_s": 40, "miniwob": {"call_timeout_s": 8}},
@@ -74,7 +75,7 @@ class Checker:
     """The proposals agent, and env worker's own runner that plays its checks in a browser."""
 
     def __init__(self, config: Config, backend: MiniwobBackend, folder: Path, tasks: TaskSet) -> None:
-        self.settings = ProposalSettings.of(config, tasks)
+        self.settings = ProposalSettings.of(config, tasks)._replace(attempts=2)  # Each may wait for a time-out.
         self.state = ProposalsState()
         self.read = {"tasks": 0, "trajectories": 0}
         self.log = ObservationLog()
@@ -102,12 +103,17 @@ class Checker:
         return summarize(seen)
 
 
-@pytest_asyncio.fixture
-async def checker(tmp_path: Path) -> AsyncIterator[Checker]:
-    backend = MiniwobBackend(CONFIG)
-    await backend.start()
-    yield Checker(CONFIG, backend, tmp_path, task_set(1))
-    await backend.stop()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def backend() -> AsyncIterator[MiniwobBackend]:
+    made = MiniwobBackend(CONFIG)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+def checker(backend: MiniwobBackend, tmp_path: Path) -> Checker:
+    return Checker(CONFIG, backend, tmp_path, task_set(1))
 
 
 async def test_the_pages_of_the_example_are_accepted(checker: Checker):

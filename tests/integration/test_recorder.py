@@ -15,7 +15,7 @@ from dart_streams.store import AsyncStore, connect
 from tests import events
 from tests.stored_rows import trajectories_in
 from tests.topic_reader import TopicReader, read_dead_letters
-from tests.worker_runs import running_worker, worker_process
+from tests.worker_runs import running_worker, throw_out, worker_process
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -134,6 +134,7 @@ async def test_the_next_recorder_goes_on_after_a_killed_one_without_a_loss(confi
         with worker_process("recorder", config, tmp_path) as first:
             await announced(config, bool)
             first.kill()
+        await asyncio.to_thread(throw_out, config, "recorder", "recorder-0")
         async with recorder(config, "recorder-1"):
             finished = await announced(config, all_of(numbers))
         for number in (0, 150, 299):

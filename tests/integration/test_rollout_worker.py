@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dart_streams.bus import admin, dead_letters
+from dart_streams.bus import admin, clients, dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import find_header
 from dart_streams.config import Config, Rollout, TopicSettings
@@ -36,7 +36,8 @@ FIRST = weight_version(0)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Workers beat often, and try weights again soon."""
+    """Workers beat often, learn soon that others come or go, and try weights again soon."""
+    monkeypatch.setattr(clients, "HEARTBEAT_INTERVAL_MS", 200)
     monkeypatch.setattr(Rollout, "heartbeat_s", 0.1)
     monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.2)
 

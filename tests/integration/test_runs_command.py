@@ -24,6 +24,7 @@ from dart_streams.errors import UserError
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from tests import events
 from tests.command_line import invoke, invoke_json
+from tests.fork_server import PROGRAM, Forked
 from topics import trajectories
 
 TASKS = Path(__file__).parents[2] / "deploy/config/tasks.toml"
@@ -213,9 +214,8 @@ def test_logs_name_their_process_and_follow(runs, tmp_path: Path):
     assert invoke("runs", "logs", first.id, "--state", tmp_path, "-n", 1).stdout == "env-0: begun\ntrainer: line 49\n"
     unknown = invoke("runs", "logs", first.id, "curator-0", "--state", tmp_path)
     assert "there are env-0, trainer" in str(unknown.exception)
-    command = [sys.executable, "-m", "dart_streams.console.cli.main", "runs", "logs", first.id, "trainer"]
-    options = ["--state", str(tmp_path), "-f", "-n", "1"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as tail:
+    command = [PROGRAM, "runs", "logs", first.id, "trainer", "--state", tmp_path, "-f", "-n", "1"]
+    with Forked(command, stdout=subprocess.PIPE, text=True) as tail:
         assert tail.stdout.readline() == "line 49\n"
         with (logs / "trainer.log").open("a") as log:
             log.write("new\n")

@@ -8,7 +8,6 @@ import re
 import resource
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from dart_streams.connection import auth
 from dart_streams.console.launch.services import memory
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.launch.services.jvm import Kafka
+from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import write_toml
@@ -32,25 +32,16 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ServiceUnavailable
 from dart_streams.java import find_java
 from dart_streams.store import sessions
-from tests import events
+from tests import events, fork_server
+from tests.command_line import invoke_json
 from tests.integration.exported_page import plain_answers
-from tests.integration.secured import USER, Secured, secured_services
+from tests.integration.secured import USER, Secured
 from tests.integration.test_circle import HERE, session_of
 from topics import weights
 
 pytestmark = pytest.mark.timeout(900)
 BOUND_S = 120.0
-COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 VERSION = events.weight_version()
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Secured]:
-    with secured_services() as services:
-        (services.folder / "wrong").write_text("not-the-password")
-        services.certificates.authority("other")
-        services.certificates.sign("stranger", "extendedKeyUsage=clientAuth", by="other")
-        yield services
 
 
 def written(config: Config, path: Path) -> Path:
@@ -59,9 +50,7 @@ def written(config: Config, path: Path) -> Path:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=240, env={**os.environ, **environment}
-    )
+    return fork_server.run([fork_server.PROGRAM, *arguments], text=True, timeout=240, env={**os.environ, **environment})
 
 
 WAYS = ("scram", "plain", "by_certificate")
@@ -193,7 +182,7 @@ def test_a_database_without_tls_differs_from_one_with(services):
 
 def test_a_login_that_may_not_make_the_schema_says_what_to_grant(secured: Secured):
     login = Login(user="reader", password=secured.secret("cql"))
-    secured.database.add_user("reader", secured.passwords["cql"], grants=())
+    secured.database.add_users({"reader": secured.passwords["cql"]})
     with pytest.raises(AccessRefused, match="grant CREATE on all keyspaces"):
         sessions.create_schema(secured.store(login=login, keyspace="not_mine"))
 
@@ -292,49 +281,83 @@ def test_a_service_that_just_is_not_there_is_waited_for(secured: Secured):
 
 
 class Circle(NamedTuple):
-    """A short run of all processes; ``shown`` is the output of its terminal."""
+    """A short run of all processes: what its terminal has shown, the logs, and the store beside the log."""
 
     made: folder.RunFolder
     shown: str
-    secrets: list[str]
+    logs: str
+    difference: list[dict[str, Any]]
+
+
+PROCESSES = ("env", "rollout", "recorder", "curator", "trainer", "monitor")
 
 
 @pytest.fixture(scope="module")
-def circle(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Circle:
-    """The scripted circle; its passwords come from the environment and from a file."""
+def circle(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Circle]:
+    """The scripted circle, a login for each process; passwords come from the environment and from files."""
     base = configuration.load(HERE / "circle.toml")
     replace = msgspec.structs.replace
-    login = KafkaLogin(user=USER, password="env:DART_TEST_SECRET")
     config = replace(
         base,
-        bus=secured.scram(login=login),
-        store=secured.store(),
+        bus=from_environment(secured.bus_of("run", base.bus.prefix)),
+        store=secured.store_of("run"),
         run=replace(base.run, state_dir=str(tmp_path_factory.mktemp("circle")), train_steps=3, minutes=10, settle_s=60),
         evaluation=replace(base.evaluation, episodes=0),
-        telemetry=replace(base.telemetry, sampling=1.0),
     )
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
+    secured.give_rights(made.config(), secured.folder / "operator.toml")
     shown = io.StringIO()
-    os.environ["DART_TEST_SECRET"] = secured.passwords["scram"]
-    try:
-        asyncio.run(session_of(made, Console(file=shown, width=160)).run())
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("run", *PROCESSES):
+            patch.setenv(variable(f"dart-{kind}"), secured.passwords[f"dart-{kind}"])
+        session = session_of(made, Console(file=shown, width=160))
+        cast = {
+            kind: tuple(with_login(spec, kind, made, secured) for spec in getattr(session.processes, kind))
+            for kind in PROCESSES
+        }
+        session.processes = replace(session.processes, **cast)
+        asyncio.run(session.run())
         where = ("--state", config.run.state_dir, "-o", str(made.path / "run.dart"), "--blobs")
         for arguments in (("capture", made.id, *where), ("doctor", "--config", str(made.config_file))):
             done = command(*arguments)
             shown.write(done.stdout + done.stderr)
         assert (made.path / "run.dart").exists(), shown.getvalue()
-    finally:
-        del os.environ["DART_TEST_SECRET"]
-    return Circle(made, shown.getvalue(), list(secured.passwords.values()))
+        logs = "".join(log.read_text() for log in made.path.glob("logs/*.log"))
+        difference = invoke_json("store", "diff", "--run", made.id, "--state", config.run.state_dir)
+        yield Circle(made, shown.getvalue(), logs, difference)
 
 
-def test_the_circle_turns_over_tls_with_passwords(circle: Circle):
+def variable(user: str) -> str:
+    """Return the name of the environment's variable with a user's password."""
+    return f"TEST_SECRET_{user.upper().replace('-', '_')}"
+
+
+def from_environment(bus: Bus) -> Bus:
+    login = msgspec.structs.replace(bus.login, password=f"env:{variable(bus.login.user)}")
+    return msgspec.structs.replace(bus, login=login)
+
+
+def with_login(spec: ProcessSpec, kind: str, made: folder.RunFolder, secured: Secured) -> ProcessSpec:
+    """Return a process with the logins of its kind, by a configuration beside the run's."""
+    config, file = made.config(), made.path / f"config-{kind}.toml"
+    bus = from_environment(secured.bus_of(kind, config.bus.prefix))
+    tasks = msgspec.structs.replace(config.tasks, file="tasks.toml")
+    write_toml(file, msgspec.structs.replace(config, bus=bus, store=secured.store_of(kind), tasks=tasks))
+    command = tuple(str(file) if word == str(made.config_file) else word for word in spec.command)
+    assert command != spec.command
+    return msgspec.structs.replace(spec, command=command)
+
+
+def test_the_circle_turns_over_tls_with_a_login_for_each_process(circle: Circle):
     found = json.loads((circle.made.path / "report.json").read_text())
-    assert (found["lost"], found["open"]) == (0, 0)
+    assert (found["outcome"], found["lost"], found["open"]) == ("complete", 0, 0), circle.shown
     assert found["trajectories"]["trained"] > 0
     assert found["train_steps"] >= 3
     assert found["versions_served"] >= 1, "a version may follow another before a worker has taken that one"
     assert "SCRAM-SHA-512" in circle.shown
+    for refusal in ("uthorization", "nauthorized", "may not do that"):
+        assert refusal not in circle.logs
+    assert circle.difference and all(row["equal"] for row in circle.difference)
 
 
 def test_no_secret_is_in_anything_that_was_written(circle: Circle, secured: Secured):
@@ -347,9 +370,11 @@ def test_no_secret_is_in_anything_that_was_written(circle: Circle, secured: Secu
     kinds = {Path(name).name for name in texts}
     assert {"config.toml", "env-0.log", "env-0.jsonl", "report.html", "report.json", "observations"} <= kinds
     # The broker's own settings must have the password of PLAIN; that shows that what is there is found.
-    where = {name for name, data in texts.items() if any(secret.encode() in data for secret in circle.secrets)}
+    where = {
+        name for name, data in texts.items() if any(secret.encode() in data for secret in secured.passwords.values())
+    }
     assert where == {str(services / "kafka" / "server.properties")}
-    assert b"env:DART_TEST_SECRET" in texts[str(circle.made.config_file)]
+    assert b"env:TEST_SECRET_DART_RUN" in texts[str(circle.made.config_file)]
 
 
 def bundled(path: Path) -> dict[str, bytes]:

@@ -21,8 +21,9 @@ Owned = dict[str, list[int]]
 
 
 async def joined(bus: Bus, members: contextlib.AsyncExitStack, name: str, **settings) -> AIOKafkaConsumer:
-    """Return a new member of the group."""
-    member = create_consumer(bus, action_requests.TOPIC, group="rollout", client_id=name, **settings)
+    """Return a new member of the group, which learns soon that others come or go."""
+    settings |= {"client_id": name, "heartbeat_interval_ms": 200}
+    member = create_consumer(bus, action_requests.TOPIC, group="rollout", **settings)
     members.push_async_callback(member.stop)
     await start_within(member, bus)
     return member

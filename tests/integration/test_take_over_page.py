@@ -22,8 +22,8 @@ from dart_streams.episodes.trajectory_summary import summarize
 from tests.integration.env_harness import Harness, harness_of, order, solve, worker
 from tests.integration.page_browser import Tab, browser_tab
 from tests.integration.scripted_person import SAID, TAKEN, ScriptedPerson
-from tests.integration.test_page import SHOTS
 from tests.integration.test_take_over import taken_config
+from tests.page.test_page import SHOTS
 from tests.task_files import write_tasks
 from tests.waiting import until
 from tests.worker_runs import running_worker

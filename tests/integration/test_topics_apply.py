@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,16 @@ from dart_streams.bus import admin
 from dart_streams.bus.admin import TopicsRefused
 from dart_streams.bus.topology import TopicSpec, declare_topics
 from dart_streams.config import Bus, TopicSettings
+from tests import fork_server
+from tests.topic_reader import delete_topics
 
 BOUND_S = 120.0
-COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main", "topics"]
+COMMAND = [fork_server.PROGRAM, "topics"]
 
 
 @pytest.fixture
 def bus(services: Any) -> Bus:
     return services.config().bus
-
-
-def names_of(bus: Bus) -> set[str]:
-    return {spec.name for spec in declare_topics(bus)}
 
 
 @pytest.fixture
@@ -36,13 +33,12 @@ def file(bus: Bus, tmp_path: Path) -> Path:
 
 
 def run(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *arguments, "--config", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    return fork_server.run([*COMMAND, *arguments, "--config", str(file)], text=True, timeout=BOUND_S)
 
 
 def test_every_declared_topic_is_made_and_a_second_apply_changes_nothing(bus):
     with admin.connect(bus) as client:
-        assert {state.topic for state in admin.describe(client, declare_topics(bus))} == names_of(bus)
+        assert admin.read_topics(client, declare_topics(bus)).keys() == {spec.name for spec in declare_topics(bus)}
         assert admin.plan_against(client, declare_topics(bus)) == []
     assert admin.apply_all(bus) == []
 
@@ -83,7 +79,7 @@ def test_partitions_replicas_and_retention_are_those_of_the_file(bus):
 
 
 def test_topics_of_before_keep_a_run_whole_once_they_are_applied(bus):
-    week = TopicSettings(retention_hours={t.name: 168 for t in topics.ALL if t.retention_ms is None and t.shortest_ms})
+    week = TopicSettings(retention_hours={t.name: 168 for t in topics.ALL if t.shortest_ms})
     old = msgspec.structs.replace(bus, prefix=f"{bus.prefix}old.", topics=week)
     admin.apply_all(old)
     changed = admin.apply_all(msgspec.structs.replace(old, topics=TopicSettings()), keep_grown=True)
@@ -92,7 +88,7 @@ def test_topics_of_before_keep_a_run_whole_once_they_are_applied(bus):
     with admin.connect(old) as client:
         found = admin.describe(client, [spec for spec in declare_topics(old) if not spec.name.endswith(".dlq")])
     kept = {state.topic.removeprefix(old.prefix): state.configs["retention.ms"] for state in found}
-    assert {name for name, ms in kept.items() if ms != "-1"} == {"actions", "action-requests"}
+    assert set(kept.values()) == {"-1"}
 
 
 def test_a_resumed_run_keeps_grown_topics_and_makes_missing_ones(bus):
@@ -118,12 +114,26 @@ def test_what_the_broker_refuses_is_an_error_that_names_the_topic(bus):
         admin.apply_all(bus, [TopicSpec(name=name, configs={"retention.ms": "soon"})])
 
 
+def test_a_topic_deleted_while_it_is_read_is_made_again(bus, monkeypatch):
+    name = bus.prefix + topics.curated.TOPIC.name
+    with admin.connect(bus) as client:
+        described = client.describe_configs
+
+        def describe_late(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            delete_topics(client, [name])
+            return described(*arguments, **options)
+
+        monkeypatch.setattr(client, "describe_configs", describe_late)
+        admin.apply(client, [change := admin.plan_against(client, declare_topics(bus))[0]])
+    assert (change.topic, change.action) == (name, "create")
+    assert admin.apply_all(bus) == []
+
+
 def test_two_at_once_both_succeed(bus: Bus, file: Path):
     with admin.connect(bus) as client:
-        client.delete_topics(sorted(names_of(bus)))
-    both = [
-        subprocess.Popen([*COMMAND, "apply", "--config", str(file)], stderr=subprocess.PIPE, text=True) for _ in "12"
-    ]
+        delete_topics(client, [spec.name for spec in declare_topics(bus)])
+    both = [fork_server.Forked([*COMMAND, "apply", "--config", file], stderr=subprocess.PIPE, text=True) for _ in "12"]
     said = [process.communicate(timeout=BOUND_S)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert admin.apply_all(bus) == []
@@ -132,7 +142,7 @@ def test_two_at_once_both_succeed(bus: Bus, file: Path):
 def test_the_command_shows_the_plan_and_then_nothing_left_to_do(bus: Bus, file: Path):
     run(file, "apply")  # the curator's changelogs, which the fixture does not make
     with admin.connect(bus) as client:
-        client.delete_topics([bus.prefix + "curated"])
+        delete_topics(client, [bus.prefix + "curated"])
     planned = json.loads(run(file, "plan", "--json").stdout)
     assert [(change["topic"], change["action"]) for change in planned] == [(bus.prefix + "curated", "create")]
     applied = run(file, "apply", "--json")
@@ -140,7 +150,7 @@ def test_the_command_shows_the_plan_and_then_nothing_left_to_do(bus: Bus, file: 
     assert applied.stderr.strip() == "1 changes applied"
     assert run(file, "apply").stdout.strip() == "all topics are as declared"
     described = json.loads(run(file, "describe", "--json").stdout)
-    assert {row["topic"] for row in described} > names_of(bus)
+    assert {row["topic"] for row in described} > {spec.name for spec in declare_topics(bus)}
     assert all(row["records"] == [0] * row["partitions"] for row in described)
 
 

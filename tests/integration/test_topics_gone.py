@@ -20,6 +20,7 @@ from dart_streams.errors import ServiceUnavailable
 from tests import events
 from tests.faults.outsiders import topic_made_anew
 from tests.task_files import write_tasks
+from tests.topic_reader import add_partitions, delete_topics
 from topics import curated, rollout_orders, weights
 from workers.curator import main as curator
 from workers.curator.changelogs import changelog_topics
@@ -124,7 +125,7 @@ async def test_a_resumed_run_names_new_topics_and_is_refused_without_its_orders(
         await publisher.publish(rollout_orders.TOPIC, events.rollout_order("of a process that went on"))
     assert len(topic_identity.missing_topics(config.bus, known, "run-1")) == 2
     with admin.connect(config.bus) as client:
-        client.delete_topics([config.bus.prefix + name for name in known])
+        delete_topics(client, [config.bus.prefix + name for name in known])
     with pytest.raises(LogGone, match=rf"{len(known)} of its {len(known)} topics are gone"):
         topic_identity.missing_topics(config.bus, known, "run-1")
     assert topic_identity.missing_topics(config.bus, {}, "run-1") == [], "a new run, or one of an older release"
@@ -140,7 +141,7 @@ async def test_a_topic_made_again_with_fewer_partitions_is_read_on(config: Confi
         await made_again.wait()
 
     with admin.connect(config.bus) as client:
-        client.create_partitions({name: last + 1})
+        add_partitions(client, last + 1, name)
     async with (
         asyncio.timeout(BOUND_S),
         Publisher(config.bus, "test") as publisher,
@@ -171,7 +172,7 @@ async def test_a_run_ends_before_new_partitions_split_a_group(config: Config, ki
 
 async def test_a_curator_that_is_started_again_refuses_what_was_grown_meanwhile(config: Config):
     with admin.connect(config.bus) as client:
-        client.create_partitions({f"{config.bus.prefix}trajectories": 2})
+        add_partitions(client, 2, f"{config.bus.prefix}trajectories")
     with pytest.raises(TopicGrown, match="1 before, 2 now"):
         await run_until_stopped(curator.connect, config, "curator-0", asyncio.Event())
 

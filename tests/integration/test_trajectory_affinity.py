@@ -1,4 +1,4 @@
-"""Four rollout workers: a trajectory stays with the worker whose caches have its prompts."""
+"""Five rollout workers, each with a partition: a trajectory stays with the worker whose caches have its prompts."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,18 @@ from dart_streams.config import Config
 from tests.events import weight_version
 from tests.integration.test_rollout_worker import QUICK, answered, ask, connected, quick, request, worker
 from tests.topic_reader import TopicReader
-from tests.worker_runs import BOUND_S, worker_process
-from topics import action_requests, actions
+from tests.worker_runs import BOUND_S, throw_out, worker_process
+from topics import actions
 
 TRAJECTORIES = 24
-WORKERS = 4
+WORKERS = 5
 
 __all__ = ["quick"]
 
 
 @pytest.fixture
 def config(services) -> Config:
-    return services.config(rollout=QUICK)
+    return services.config(rollout=QUICK, bus={"topics": {"partitions": WORKERS}})
 
 
 class Rounds:
@@ -70,12 +70,13 @@ async def test_only_trajectories_of_a_killed_worker_move_and_as_few_to_a_new_one
                     await living.enter_async_context(worker(config, f"rollout-{number}"))
                 owners = await rounds.settle(WORKERS)
                 process.kill()
+                await asyncio.to_thread(throw_out, config, "rollout", "rollout-0")
                 without = await rounds.settle(WORKERS - 1)
             assert moved(owners, without) == {name for name, owner in owners.items() if owner == "rollout-0"}
             await living.enter_async_context(worker(config, f"rollout-{WORKERS}"))
             again = await rounds.settle(WORKERS)
             assert moved(without, again) == {name for name, owner in again.items() if owner == f"rollout-{WORKERS}"}
-            for shares, counts in ((owners, [1, 1, 1, 1]), (without, [1, 1, 2]), (again, [1, 1, 1, 1])):
+            for shares, counts in ((owners, [1] * 5), (without, [1, 1, 1, 2]), (again, [1] * 5)):
                 assert partition_counts(shares) == counts
 
 
@@ -86,6 +87,6 @@ def moved(before: dict[str, str], after: dict[str, str]) -> set[str]:
 
 def partition_counts(owners: dict[str, str]) -> list[int]:
     """Return the numbers of partitions of the workers, in order."""
-    partitions = range(action_requests.TOPIC.partitions)
+    partitions = range(WORKERS)
     places = {(owner, partition_of(name.encode(), partitions, partitions)) for name, owner in owners.items()}
     return sorted(Counter(owner for owner, _ in places).values())

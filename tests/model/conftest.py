@@ -1,5 +1,7 @@
-"""Before a test imports torch: half-precision layers must not end the whole test run on a CPU with unusable AMX."""
+"""Before a test imports torch or vllm: the environment of a rollout worker, and no half precision by unusable AMX."""
 
+import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +10,7 @@ import pytest
 
 from dart_streams.config import Config
 from dart_streams.policy import cpu_features
+from workers.rollout import vllm_settings
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
@@ -15,6 +18,8 @@ if TYPE_CHECKING:  # torch
     from tests.model.test_trainer_run import Run
     from trainer.ranks import Ranks
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models so small gain nothing from more, and others want the cores
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 cpu_features.limit_isa("bfloat16", Path(__file__).parents[2] / ".dart")
 
 
@@ -35,6 +40,13 @@ def renderer(policy: Path) -> "Renderer":
 
     limits = Config().policy
     return Renderer(policy, limits.min_pixels, limits.max_pixels)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    """One event loop for the module: an engine belongs to the loop in which it was started."""
+    with asyncio.Runner() as runner:
+        yield runner
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -114,19 +115,24 @@ def a_rank_without_the_folder(layer: Layer) -> object:
     return "saved"
 
 
-def rank(
-    job: Mapping[str, str], folder: Path, do: Callable[[Layer], object], result: Path, kind: type[Layer] = Layer
-) -> None:
-    """Be a rank; write what ``do`` returns."""
+class Task(NamedTuple):
+    """What each rank of a job does with a layer of its own, whose checkpoints are in ``folder``."""
+
+    folder: Path
+    do: Callable[[Layer], object]
+    kind: type[Layer] = Layer
+
+
+def rank(job: Mapping[str, str], tasks: Sequence[Task], result: Path) -> None:
+    """Be a rank; write what the tasks return, one after the other."""
     os.environ.update(job)
-    torch.set_num_threads(1)
     with join_job() as ranks:
-        result.with_suffix(f".{ranks.rank}").write_bytes(msgspec.json.encode(do(kind(folder, ranks))))
+        found = [task.do(task.kind(task.folder, ranks)) for task in tasks]
+        result.with_suffix(f".{ranks.rank}").write_bytes(msgspec.json.encode(found))
 
 
-def results(
-    count: int, folder: Path, do: Callable[[Layer], object], result: Path, kind: type[Layer] = Layer, nodes: int = 1
-) -> Sequence[object]:
-    """Return what each of ``count`` ranks on ``nodes`` gives."""
-    run_ranks(count, rank, folder, do, result, kind, limit_s=120, nodes=nodes)
-    return [msgspec.json.decode(result.with_suffix(f".{number}").read_bytes()) for number in range(count)]
+def results(count: int, tasks: Sequence[Task], result: Path, nodes: int = 1) -> list[list[object]]:
+    """Return what each of ``count`` ranks on ``nodes`` gives, by task and rank."""
+    run_ranks(count, rank, tasks, result, limit_s=120, nodes=nodes)
+    found = [msgspec.json.decode(result.with_suffix(f".{number}").read_bytes()) for number in range(count)]
+    return [list(of_task) for of_task in zip(*found, strict=True)]

@@ -155,7 +155,6 @@ def test_values_are_learned_once_a_step_of_several_updates(policy, renderer, ran
 def steps_on(job: Mapping[str, str], policy: Path, result: Path) -> None:
     """Be a rank: make a step of pretraining and a whole one; write what is learned."""
     two_ranks.os.environ.update(job)
-    torch.set_num_threads(1)
     config = config_of()
     with join_job() as ranks:
         renderer = Renderer(policy, config.policy.min_pixels, config.policy.max_pixels)

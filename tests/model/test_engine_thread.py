@@ -1,16 +1,11 @@
 """The engine's thread without an engine: one that hangs differs from one that waits, and serves nothing later."""
 
 import asyncio
-import os
 import threading
 
 import pytest
 
-from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineDead
-
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
-
 from workers.rollout.vllm_engine import EngineThread
 
 BOUND_S = 30.0

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -138,7 +138,6 @@ def outcome(
     return Outcome(loss.item(), sums, *gradients)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(answers(), min_size=1, max_size=4),
     trainers(),
@@ -164,7 +163,6 @@ def test_a_padded_micro_batch_is_the_sum_of_its_sequences(batch, trainer, first,
                 torch.testing.assert_close(gradient_BA[row, :length], getattr(next(parts), name)[0])
 
 
-@settings(max_examples=100, deadline=None)
 @given(answers().filter(lambda item: bool(item.new)), trainers(unmasked=True))
 def test_the_first_update_has_the_gradient_of_weighted_reinforce(item, trainer):
     """All ratios to the old policy are 1 then, where no bound acts; those to the engine's are DPPO's weight."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.objective import OBJECTIVES
@@ -109,7 +109,6 @@ def padded(rows: Sequence[Sequence[float]], width: int) -> torch.Tensor:
     return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)
 
 
-@settings(max_examples=100, deadline=None)
 @pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
 @pytest.mark.parametrize("name", list(OBJECTIVES))
 @given(batch=st.lists(answers(), min_size=1, max_size=5))

@@ -3,7 +3,6 @@
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ from trainer.learning.schedule import FLOOR, rate_share
 from trainer.warmup.build import RAMP, warm_up
 
 STEPS = 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """So small a model gains nothing from more threads, and loses much where others want the cores, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import io
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,14 @@ from dart_streams.episodes import prompts
 from dart_streams.policy import resident_weights
 from tests import events
 from tests.model import adapted_versions
-from topics.action_requests import ActionRequest
-from topics.values import BlobRef, Sampling
-from topics.weights import WeightVersion
-from workers.rollout import vllm_settings
-from workers.rollout.engine import Generation
-
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
-
 from tests.model.engines import stop_engine
 from tests.model.held_answers import LONG, hold, until_begun
 from tests.model.test_vllm_engine import SCREENS, Policies, close, read, serve
+from topics.action_requests import ActionRequest
+from topics.values import BlobRef, Sampling
+from topics.weights import WeightVersion
 from trainer.version_writer import VersionWriter
+from workers.rollout.engine import Generation
 from workers.rollout.vllm_caches import EngineCaches
 from workers.rollout.vllm_engine import VllmEngine, compare_history
 
@@ -112,12 +107,6 @@ class OtherPolicies(Policies):
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> OtherPolicies:
     return OtherPolicies(tmp_path_factory.mktemp("policies"))
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +199,7 @@ def test_without_the_cache_the_same_is_computed_in_whole(engine, loop, policies)
         for step, (asked, made) in enumerate(zip(episode.asked, episode.answers, strict=True)):
             prompt = engine.renderer.prompt(asked.turns, episode.generated(step))
             images, _ = await engine.images.get(prompt.images)
-            given = prompt, images, made.tokens
-            scored.append(await engine.thread.call(lambda core, given=given: core.score(*given)))
+            scored.append((await engine.thread.score(prompt, images, Sampling(), made.tokens)).logprobs)
         await engine.thread.call(lambda core: switch_cache(core, True))
         return scored
 

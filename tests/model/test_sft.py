@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dart_streams import crash_points
+from dart_streams.errors import UserError
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
+from tests.command_line import invoke, invoke_json
 from tests.model.families import FAMILIES
+from tests.model.forkserver import be_command, spawning
+from tests.model.test_trainer_run import ended, is_stopped, until
 from tests.sft_data import demonstrations, write_lines
 from trainer.sft.job import lock_folder
 
-BIN = Path(sys.executable).with_name("dart-streams")
-LIMIT_S = 240
 SETTINGS: dict[str, Any] = {"steps": 24, "batch": 8, "learning_rate": 2e-3, "heldout": 0.2, "checkpoint_every": 4}
-
-Tuned = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +44,38 @@ def configured(folder: Path, model: Path, trainer: str = "", **changed: Any) -> 
     return file
 
 
-def command(config: Path, data: Path, output: Path) -> list[str]:
-    return [str(BIN), "train", "--config", str(config), "--sft", str(data), "--output", str(output), "--json"]
+def words(config: Path, data: Path, output: Path) -> tuple[object, ...]:
+    return ("train", "--config", config, "--sft", data, "--output", output)
 
 
 def tune(config: Path, data: Path, output: Path) -> dict[str, Any]:
-    done = subprocess.run(command(config, data, output), capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    """Fine-tune in this process; return what the command prints."""
+    found: dict[str, Any] = invoke_json(*words(config, data, output))
+    return found
+
+
+@contextlib.contextmanager
+def tuning(crash_point: str, config: Path, data: Path, output: Path) -> Iterator[BaseProcess]:
+    """Fine-tune in a process of its own, which is killed or stopped at a point, if any."""
+    given = {"crash_point": crash_point}
+    process = spawning.Process(target=be_command, args=words(config, data, output), kwargs=given)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(policy: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """What an undisturbed fine-tuning prints, and its model."""
+    folder = tmp_path_factory.mktemp("whole")
+    return tune(configured(folder, policy), data, folder / "out"), folder / "out"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -76,36 +95,33 @@ def test_a_model_of_each_family_learns_held_out_actions(family, data, tmp_path):
     assert sorted(place.name for place in tmp_path.iterdir() if "sft" in place.name) == []
 
 
-def test_a_killed_fine_tuning_continues_to_the_same_weights(policy, data, tmp_path):
-    config = configured(tmp_path, policy)
-    whole = tune(config, data, tmp_path / "whole")
-    process = subprocess.Popen(command(config, data, tmp_path / "cut"), stderr=subprocess.DEVNULL)
-    checkpoints = tmp_path / ".cut.sft" / "checkpoints"
-    deadline = time.monotonic() + LIMIT_S
-    while not any(checkpoints.glob("epoch-*-step-00000008")) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "cut").exists()
-    resumed = tune(config, data, tmp_path / "cut")
-    assert (resumed["before"], resumed["steps"]) == (whole["before"], whole["steps"])
-    first, second = weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut")
+def test_a_killed_fine_tuning_continues_to_the_same_weights(whole, policy, data, tmp_path):
+    """Stopped by a signal and refused with other data, killed in its next checkpoint but one, run to the end."""
+    expected, model = whole
+    config, output = configured(tmp_path, policy), tmp_path / "cut"
+    with tuning(f"{crash_points.IN_CHECKPOINT}:2:{crash_points.STOP}", config, data, output) as process:
+        until(lambda: is_stopped(process), "the second checkpoint")
+        process.terminate()
+        os.kill(process.pid or 0, signal.SIGCONT)
+        assert ended(process) == 1
+    assert kept(output) == [4, 8]
+    other = write_lines(tmp_path / "other.jsonl", demonstrations(tmp_path, 9))
+    refused = invoke(*words(config, other, output))
+    assert isinstance(refused.exception, UserError) and "other data" in str(refused.exception)
+    with tuning(f"{crash_points.IN_CHECKPOINT}:2", config, data, output) as process:
+        assert ended(process) == -signal.SIGKILL
+    assert kept(output) == [8, 12]
+    assert not output.exists()
+    resumed = tune(config, data, output)
+    assert (resumed["before"], resumed["steps"]) == (expected["before"], expected["steps"])
+    first, second = weights_of(model), weights_of(output)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_checkpoints_of_other_data_are_not_continued(policy, data, tmp_path):
-    config = configured(tmp_path, policy)
-    process = subprocess.Popen(command(config, data, tmp_path / "out"), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + LIMIT_S
-    while not any((tmp_path / ".out.sft" / "checkpoints").glob("epoch-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT_S) == 1
-    other = write_lines(tmp_path / "other.jsonl", demonstrations(tmp_path, 9))
-    done = subprocess.run(command(config, other, tmp_path / "out"), capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "other data" in done.stderr
+def kept(output: Path) -> list[int]:
+    """Return the steps of the checkpoints of a model that is not made yet."""
+    checkpoints = output.with_name(f".{output.name}.sft") / "checkpoints"
+    return sorted(int(place.name.rpartition("-")[2]) for place in checkpoints.glob("epoch-*"))
 
 
 def test_two_ranks_make_the_weights_of_one(policy, data, tmp_path):
@@ -113,7 +129,9 @@ def test_two_ranks_make_the_weights_of_one(policy, data, tmp_path):
     (tmp_path / "two").mkdir()
     alone = tune(configured(tmp_path / "one", policy, steps=6), data, tmp_path / "one" / "out")
     shared = configured(tmp_path / "two", policy, "processes = 2", steps=6)
-    both = tune(shared, data, tmp_path / "two" / "out")
+    with tuning("", shared, data, tmp_path / "two" / "out") as launcher:
+        assert ended(launcher) == 0
+    both = json.loads((tmp_path / "two" / "out" / "sft.json").read_text())
     assert both["after"]["nll"] == pytest.approx(alone["after"]["nll"], rel=1e-3)
     assert both["before"] == pytest.approx(alone["before"], rel=1e-5)
 
@@ -147,9 +165,10 @@ def test_what_cannot_be_trained_is_refused_in_one_line(policy, data, tmp_path, c
         else:
             work.mkdir()
             life.enter_context(lock_folder(work))
-        done = subprocess.run(command(config, data, tmp_path / "out"), capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert error in done.stderr.splitlines()[-1]
+        refused = invoke(*words(config, data, tmp_path / "out"))
+    assert isinstance(refused.exception, UserError)
+    assert error in str(refused.exception)
+    assert "\n" not in str(refused.exception)
     assert work.exists() == (case == "in use")
 
 
@@ -162,12 +181,10 @@ def test_a_vision_tower_can_stay_frozen(data, tmp_path):
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_chunks_of_the_head_and_offload_give_the_same_measures(policy, data, tmp_path):
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "saved").mkdir()
-    plain = tune(configured(tmp_path / "plain", policy), data, tmp_path / "plain" / "out")
+def test_chunks_of_the_head_and_offload_give_the_same_measures(whole, policy, data, tmp_path):
+    plain, _ = whole
     keys = 'head_tokens = 5\noffload = "all"\nrecompute = true'
-    saved = tune(configured(tmp_path / "saved", policy, keys), data, tmp_path / "saved" / "out")
+    saved = tune(configured(tmp_path, policy, keys), data, tmp_path / "out")
     assert saved["before"] == pytest.approx(plain["before"], rel=1e-4)
     assert saved["after"] == pytest.approx(plain["after"], rel=1e-2)
     assert saved["after"]["equal_actions"] > 0.5

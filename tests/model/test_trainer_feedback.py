@@ -8,9 +8,11 @@ import pytest
 from safetensors.torch import load_file
 
 from benchmarks.synthetic_groups import BacklogShape, SyntheticBacklog, alter_group
+from dart_streams import crash_points
 from dart_streams.episodes.trajectory_summary import summarize
 from tests.curated_rollouts import curate
-from tests.model.test_trainer_run import Run, run, train_with_kills  # noqa: F401 - a fixture
+from tests.model.test_trainer_kills import kill_at
+from tests.model.test_trainer_run import Run, run  # noqa: F401 - a fixture
 from topics import curated
 from topics.curated import CuratedGroup
 from topics.trajectories import Trajectory
@@ -44,7 +46,7 @@ def test_corrections_are_imitated_beside_batches_and_after_kills(run):  # noqa: 
     fill(undisturbed)
     fill(killed)
     assert undisturbed.train() == 0
-    train_with_kills(killed)
+    kill_at(killed, [f"{crash_points.AFTER_STEP}:3", f"{crash_points.AFTER_CHECKPOINT}:2"])
 
     steps = undisturbed.steps()
     assert [step.feedback for step in steps] == [

@@ -15,16 +15,15 @@ from transformers import AutoModelForImageTextToText
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
-from dart_streams.policy import adapters, exporting, probe, resident_weights, tiny, weights
+from dart_streams.policy import adapters, probe, tiny, weights
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model import plain_transformers
 from tests.model.test_resident_weights import announced
 from tests.model.test_trainer_deltas import PROBE, Versions
-from tests.model.test_trainer_run import KILLED_STEPS, KILLS_S, Run, train_through_kills
+from tests.model.test_trainer_run import Run
 from tests.model.test_trainer_step import full, plain_logp, ready
-from tests.model.two_ranks import StepSetup, step_of
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
 from trainer.learning.learner import Learner, WeightSnapshot
@@ -206,53 +205,9 @@ def test_a_run_does_not_resume_with_other_frozen_weights(policy, renderer, ranks
     assert Checkpoints(tmp_path / "checkpoints", ranks, again.frozen_sha256).restore(again.scorer, again.optimizer)
 
 
-@pytest.mark.parametrize("minibatches", [1, 3])
-def test_two_ranks_train_and_publish_what_one_does(policy, tmp_path, minibatches):
-    """Rank 3 of an adapter on two ranks: A's rows are shared unequally, and each rank merges the rows it has."""
-    single, two = (step_of(policy, count, tmp_path / f"{count}.pt", StepSetup(minibatches, rank=3)) for count in (1, 2))
-    assert single["updates"] == two["updates"] == minibatches
-    assert single["gradients"].keys() == two["gradients"].keys()
-    assert all(".lora_" in name for name in single["gradients"])
-    for name, gradient in single["gradients"].items():
-        assert (two["gradients"][name] - gradient).norm() <= 1e-4 * gradient.norm(), name
-    for name, weight in single["weights"].items():
-        torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
-    assert two["probe"] == pytest.approx(single["probe"], abs=1e-4)
-    for result in (single, two):
-        adapter = result["adapter"]
-        worker = adapters.with_adapter(adapter["base"], adapter["tensors"], adapter["scaling"])
-        assert weights.digest_tensors(worker) == weights.digest_tensors(result["published"])
-        assert weights.digest_tensors(worker) != weights.digest_tensors(adapter["base"])
-
-
 @pytest.fixture
 def publishing(new_run: Callable[..., Run]) -> Callable[..., Run]:
     return functools.partial(new_run, learning_rate=1e-3, lora={"rank": RANK})
-
-
-@pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(publishing, policy, tmp_path):
-    versions = train_through_kills(publishing(max_train_steps=KILLED_STEPS, keep_versions=2))
-    assert {version.kind for version in versions if version.version > 0} == {"adapter"}
-    assert {version.base[0].uri for version in versions if version.base} == {versions[0].uri}, "one base for all"
-
-    newest = versions[-1]
-    whole = resident_weights.materialize_weights(newest, tmp_path / "whole")
-    assert weights.digest_file(whole / weights.FILE) == newest.sha256
-    exported = tmp_path / "exported"
-    exporting.export(policy, newest, exported)
-    served = ResidentWeights(tmp_path / "worker")
-    served.advance(newest)
-    assert weights.digest_tensors(weights.model_state(exported)) == served.sha256
-
-    alone = tmp_path / "adapter"
-    exporting.export_adapter(policy, newest, alone)
-    plain = AutoModelForImageTextToText.from_pretrained(policy, dtype=torch.float32)
-    merged: Any = PeftModel.from_pretrained(plain, alone).merge_and_unload()
-    for name, value in weights.own_state(merged).items():
-        torch.testing.assert_close(value, served.tensors[name], rtol=0, atol=1e-6)
-    with pytest.raises(UserError, match=r"version 0 .*whole.*trainer\.lora\.rank"):
-        exporting.export_adapter(policy, versions[0], tmp_path / "none")
 
 
 class AdapterVersions(Versions):

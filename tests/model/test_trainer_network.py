@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
 from tests.faults.network import Network, connect, network, possible
-from tests.model.forkserver import POLLING, spawning
+from tests.model.forkserver import POLLING, fork_own_ranks, spawning
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, until
-from trainer import main
+from trainer import main, nodes
 
 pytestmark = [pytest.mark.skipif(bool(possible()), reason=possible() or "possible"), pytest.mark.timeout(900)]
 STEPS = 8
@@ -29,6 +31,9 @@ def train_in(namespace: str, config: Config, output: Path) -> None:
         os.dup2(os.open(output, os.O_CREAT | os.O_APPEND | os.O_WRONLY), stream)
     place = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     assert ctypes.CDLL(None).setns(place, CLONE_NEWNET) == 0
+    fork_own_ranks()
+    nodes.RendezvousParameters = functools.partial(RendezvousParameters, keep_alive_interval=1)
+    nodes.EXIT_BARRIER_S = 1.0
     os._exit(main.run(config))
 
 
@@ -49,9 +54,9 @@ def node(place: Network, config: Config, output: Path) -> Iterator[BaseProcess]:
 
 
 def ranks_of(launcher: BaseProcess) -> list[psutil.Process]:
-    """Return the processes of a launcher's ranks."""
+    """Return the processes of a launcher's ranks, each in a session of its own."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(launcher.pid).children()
+        return [child for child in psutil.Process(launcher.pid).children() if os.getsid(child.pid) == child.pid]
     return []
 
 

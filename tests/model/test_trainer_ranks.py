@@ -12,7 +12,8 @@ from dart_streams import crash_points
 from tests.faults import disk
 from tests.model import sharded_layer
 from tests.model.forkserver import jobs
-from tests.model.test_trainer_run import KILLS_S, Run, assert_same_weights, ended, training
+from tests.model.sharded_layer import Task, resumed, two_steps
+from tests.model.test_trainer_run import Run, assert_same_weights, ended, training
 from trainer import checkpoint_manifest
 from trainer.checkpoint import Checkpoints
 
@@ -32,7 +33,7 @@ def run(new_run: Callable[..., Run]) -> Callable[..., Run]:
     return functools.partial(new_run, max_train_steps=STEPS)
 
 
-@pytest.mark.timeout(KILLS_S)
+@pytest.mark.timeout(1800)
 def test_one_or_two_ranks_killed_anywhere_end_as_undisturbed(run):
     alone, killed = run(STEPS), run(STEPS)
     assert alone.train() == 0
@@ -57,22 +58,26 @@ def test_one_or_two_ranks_killed_anywhere_end_as_undisturbed(run):
         assert not [damage for file in manifest.files if (damage := file.damage_in(place))]
 
 
-@pytest.mark.parametrize("kind", [sharded_layer.Layer, sharded_layer.EightBitLayer])
-@pytest.mark.parametrize(("saved_by", "read_by"), [(2, 1), (1, 2)])
-def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path, saved_by, read_by, kind):
-    folder = tmp_path / "checkpoints"
-    saved = sharded_layer.results(saved_by, folder, sharded_layer.two_steps, tmp_path / "saved", kind)
-    restored = sharded_layer.results(read_by, folder, sharded_layer.resumed, tmp_path / "result", kind)
-    rounded = {sharded_layer.Layer: 1e-6, sharded_layer.EightBitLayer: 1e-2}[kind]
-    assert restored == [[2, pytest.approx(saved[0], rel=rounded)]] * read_by
+def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path):
+    kinds = {sharded_layer.Layer: 1e-6, sharded_layer.EightBitLayer: 1e-2}
+
+    def tasks(do: Callable[[sharded_layer.Layer], object], saved_by: int) -> list[Task]:
+        return [Task(tmp_path / f"{kind.__name__}-of-{saved_by}", do, kind) for kind in kinds]
+
+    ones = sharded_layer.results(1, tasks(two_steps, 1), tmp_path / "one")
+    twos = sharded_layer.results(2, [*tasks(two_steps, 2), *tasks(resumed, 1)], tmp_path / "two")
+    read = sharded_layer.results(1, tasks(resumed, 2), tmp_path / "read")
+    for number, rounded in enumerate(kinds.values()):
+        assert twos[len(kinds) + number] == [[2, pytest.approx(ones[number][0], rel=rounded)]] * 2
+        assert read[number] == [[2, pytest.approx(twos[number][0], rel=rounded)]]
 
 
 def test_a_torn_shard_makes_both_ranks_take_the_previous_checkpoint(tmp_path):
     folder = tmp_path / "checkpoints"
-    sharded_layer.results(2, folder, sharded_layer.two_steps, tmp_path / "saved")
+    sharded_layer.results(2, [Task(folder, two_steps)], tmp_path / "saved")
     shard = folder / "epoch-0001-step-00000002" / "__1_0.distcp"
     shard.write_bytes(shard.read_bytes()[:-1])
-    first, second = sharded_layer.results(2, folder, sharded_layer.resumed, tmp_path / "result")
+    [[first, second]] = sharded_layer.results(2, [Task(folder, resumed)], tmp_path / "result")
     assert first == second
     assert first[0] == 1
     assert sorted(place.name for place in folder.iterdir()) == [
@@ -84,7 +89,8 @@ def test_a_torn_shard_makes_both_ranks_take_the_previous_checkpoint(tmp_path):
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
 def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_path):
     with disk.small_disk(tmp_path / "disk", 1) as place:
-        outcomes = sharded_layer.results(2, place / "checkpoints", sharded_layer.a_full_disk, tmp_path / "result")
+        task = Task(place / "checkpoints", sharded_layer.a_full_disk)
+        [outcomes] = sharded_layer.results(2, [task], tmp_path / "result")
     for said, left, restored in outcomes:
         assert "epoch-0001-step-00000002 can't be written" in said
         assert "No space left" in said
@@ -94,6 +100,7 @@ def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_pat
 
 def test_ranks_that_share_no_folder_are_refused(tmp_path):
     place = tmp_path / "checkpoints"
-    refusals = sharded_layer.results(2, place, sharded_layer.a_rank_without_the_folder, tmp_path / "result")
+    task = Task(place, sharded_layer.a_rank_without_the_folder)
+    [refusals] = sharded_layer.results(2, [task], tmp_path / "result")
     assert all("check that all ranks share this folder" in str(said) for said in refusals)
     assert Checkpoints(place, None).complete() == []  # type: ignore[arg-type]

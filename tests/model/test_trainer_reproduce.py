@@ -35,35 +35,19 @@ def run(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def imitating(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    """The same with imitation beside each batch and in phases, and with the versions of all steps."""
+def remembering(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    """The same with imitation beside each batch and in phases, half of each step's trajectories replayed, the scores of
+    a teacher that is away when steps are repeated, and with the versions of all steps."""
     trainer = {
         "keep_versions": STEPS + 1,
+        "minibatches": 2,
         "imitate": {"trajectories": 2, "weight": 0.5},
     }
-    phases = {"every": 2, "updates": 2, "trajectories": 1}
-    recipe = {"recipe": ["computerrl"], "recipes": {"computerrl": phases}}
-    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
-
-
-@pytest.fixture(scope="module")
-def replaying(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    """The same with half of each step's trajectories replayed, in two updates, and with the versions of all steps."""
-    recipe = {"recipe": ["mobilerl"], "recipes": {"mobilerl": {"gamma": 0.5}}}
-    trainer = {"keep_versions": STEPS + 1, "minibatches": 2}
-    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
-
-
-@pytest.fixture(scope="module")
-def scoring(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    """The same with the scores of a teacher that is away when steps are repeated."""
+    recipes = {"computerrl": {"every": 2, "updates": 2, "trajectories": 1}, "mobilerl": {"gamma": 0.5}}
+    folder = tmp_path_factory.mktemp("bundle")
     with scripted_teacher() as teacher:
-        recipe = {
-            "recipe": ["distillation"],
-            "recipes": {"distillation": {"base_url": teacher.url, "model": "teacher"}},
-        }
-        trainer = {"keep_versions": STEPS + 1, "minibatches": 2}
-        return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
+        recipes["distillation"] = {"base_url": teacher.url, "model": "teacher"}
+        return recorded(services, policy, folder, trainer, recipe=list(recipes), recipes=recipes)
 
 
 def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any], **tables: Any) -> tuple[Config, Path]:
@@ -113,28 +97,12 @@ def test_steps_whose_weights_or_records_are_gone_are_refused(run, tmp_path):
         reproduce.run(tmp_path / "bare.dart", 1, 3)
 
 
-def test_what_a_step_imitated_comes_again_with_it(imitating):
-    _, path = imitating
+def test_what_a_step_imitated_replayed_and_was_scored_comes_again(remembering, monkeypatch):
+    _, path = remembering
     steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
     assert [bool(steps[number].imitated) for number in (1, 2, 3)] == [False, True, True]
     assert [len(steps[number].sft_updates) for number in (1, 2, 3)] == [0, 2, 0]
-    again = reproduce.run(path, STEPS, None)
-    assert [step.train_step for step in again] == [1, 2, 3]
-    assert all(step.equal and step.refused == 0 for step in again), again
-
-
-def test_what_a_step_replayed_comes_again_with_it(replaying):
-    _, path = replaying
-    steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
     assert [len(steps[number].replayed) for number in (1, 2, 3)] == [0, 2, 4]
-    again = reproduce.run(path, STEPS, None)
-    assert [step.train_step for step in again] == [1, 2, 3]
-    assert all(step.equal and step.refused == 0 for step in again), again
-
-
-def test_a_step_is_made_again_with_the_scores_that_it_used(scoring, monkeypatch):
-    _, path = scoring
-    steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
     refs = [steps[number].scores for number in (1, 2, 3)]
     assert all(refs) and len({ref.sha256 for ref in refs}) == STEPS
     assert all(steps[number].metrics["loss_terms"] for number in (1, 2, 3))
@@ -145,9 +113,9 @@ def test_a_step_is_made_again_with_the_scores_that_it_used(scoring, monkeypatch)
     assert not reproduce.run(path, 1, 2)[0].equal, "without them its loss differs"
 
 
-def test_a_step_made_again_imitates_or_its_losses_differ(imitating, monkeypatch):
+def test_a_step_made_again_imitates_or_its_losses_differ(remembering, monkeypatch):
     """Guards the test above: with another success imitated, the recorded likelihood does not come again."""
-    _, path = imitating
+    _, path = remembering
     state = RunState(keep_steps=True).fold(read_log(Bundle(path), READ))
     other = next(name for name in state.groups_of if name.endswith("-1") and name not in state.trained[2].imitated)
 

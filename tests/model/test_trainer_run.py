@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
@@ -33,8 +32,7 @@ from dart_streams.bus.codec import Encoded, encode
 from dart_streams.config import Config, parse
 from dart_streams.console.repair import projection
 from dart_streams.console.repair.dead_letters import dead_letter_topic
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, present_records
-from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.run_log import present_records
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, recipe
 from dart_streams.policy import weights as weight_files
@@ -264,122 +262,6 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     assert dict(record.headers)["dlq-offset"] == b"0"
 
 
-PHASES = {
-    "recipe": ["computerrl"],
-    "recipes": {"computerrl": {"every": 2, "updates": 2, "trajectories": 1}},
-}
-ENTROPIES = ("sft_entropy_before", "sft_entropy_after")
-IMITATION = {"imitate": {"trajectories": 2, "weight": 0.5, "recent": 3}}
-
-
-def test_each_version_takes_a_whole_batch_with_or_without_a_phase(run):
-    """Dispatch counts groups to bound staleness in versions: one made from no groups would make every rollout older."""
-    size, steps = 2, 4
-    ours = run(size * steps, trainer={"groups_per_step": size, "max_train_steps": steps}, **PHASES)
-    assert ours.train() == 0
-    assert [(event.version, event.groups_consumed) for event in ours.versions()] == [
-        (number, size * number) for number in range(steps + 1)
-    ]
-
-
-def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
-    trainer = {"groups_per_step": 1, "max_train_steps": 6, **IMITATION}
-    undisturbed, killed = run(6, trainer=trainer, **PHASES), run(6, trainer=trainer, **PHASES)
-    assert undisturbed.train() == 0
-    train_with_kills(killed)
-
-    steps = undisturbed.steps()
-    won = [f"trajectory-{index}-1" for index in range(6)]
-    assert [len(step.imitated) for step in steps] == [0, 0, 2, 2, 2, 2], "as soon as there are enough"
-    assert [len(step.sft_updates) for step in steps] == [0, 1, 0, 2, 0, 2], "no more than there are successes"
-    for number, step in enumerate(steps):
-        assert set(step.imitated) <= set(won[max(0, number - 3) : number]), "the newest before this step"
-        assert {identity for update in step.sft_updates for identity in update} <= set(won[:number])
-        assert step.group_ids == [f"group-{number}"]
-    assert steps[1].sft_updates == [[won[0]]]
-    assert "imitation_nll" not in steps[1].metrics
-    assert steps[2].metrics["imitation_weight"] == 0.5
-    assert 0 < steps[2].metrics["imitation_share"] < 1
-    assert steps[2].metrics["imitation_nll"] > 0
-    assert [step.metrics.get("sft_updates", 0) for step in steps] == [0, 1, 0, 2, 0, 2]
-    entropies = [
-        tuple(step.metrics[name] for name in ENTROPIES) if "sft_nll" in step.metrics else None for step in steps
-    ]
-    assert [found is not None for found in entropies] == [False, True] * 3
-    assert all(min(found) > 0 and found[0] != found[1] for found in entropies if found), "the phase has an effect"
-
-    again = killed.steps()
-    assert [(step.imitated, step.sft_updates) for step in again] == [(s.imitated, s.sft_updates) for s in steps]
-    for name in ("loss", "imitation_nll", "sft_nll", *ENTROPIES):
-        expected = [step.metrics.get(name, 0.0) for step in steps]
-        assert [step.metrics.get(name, 0.0) for step in again] == pytest.approx(expected, abs=1e-5), name
-
-
-def test_two_ranks_imitate_what_one_imitates(run):
-    trainer = {"groups_per_step": 1, "max_train_steps": 4, **IMITATION}
-    single, two = run(4, trainer=trainer, **PHASES), run(4, trainer={**trainer, "processes": 2}, **PHASES)
-    assert single.train() == 0
-    with two_ranks(two.config):
-        until(lambda: len(two.steps()) == 4, "four steps")
-    for step, expected in zip(two.steps(), single.steps(), strict=True):
-        assert (step.imitated, step.sft_updates) == (expected.imitated, expected.sft_updates)
-        for name in {
-            "loss",
-            "grad_norm",
-            "imitation_nll",
-            "imitation_share",
-            "sft_nll",
-            *ENTROPIES,
-        } & expected.metrics.keys():
-            assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
-
-
-REPLAY = {"recipe": ["mobilerl"], "recipes": {"mobilerl": {"gamma": 0.5, "kappa": 1, "buffer": 3}}}
-
-
-def test_a_step_replays_successes_and_a_killed_trainer_the_same(run):
-    """Each batch has two trajectories, one of them a success: with gamma 1/2 it replays two others."""
-    trainer = {"groups_per_step": 1, "max_train_steps": 6}
-    undisturbed, killed = run(6, trainer=trainer, **REPLAY), run(6, trainer=trainer, **REPLAY)
-    assert undisturbed.train() == 0
-    train_with_kills(killed)
-
-    steps = undisturbed.steps()
-    won = [f"trajectory-{index}-1" for index in range(6)]
-    assert [len(step.replayed) for step in steps] == [0, 1, 2, 2, 2, 2]
-    for number, step in enumerate(steps):
-        assert set(step.replayed) <= set(won[max(0, number - 3) : number]), "the newest before this step"
-        assert (step.group_ids, len(step.trajectory_ids)) == ([f"group-{number}"], 2), "nothing counts twice"
-    assert [event.groups_consumed for event in undisturbed.versions()] == list(range(7))
-    assert "replay_share" not in steps[0].metrics
-    assert [step.metrics["replay_share"] for step in steps[1:]] == [pytest.approx(1 / 3), *[0.5] * 4]
-    assert all(0 < step.metrics["replayed_sequences"] < step.metrics["sequences"] for step in steps[1:])
-
-    again = killed.steps()
-    assert [step.replayed for step in again] == [step.replayed for step in steps]
-    assert [s.metrics["loss"] for s in again] == pytest.approx([s.metrics["loss"] for s in steps], abs=1e-5)
-
-
-def test_two_ranks_replay_what_one_replays(run):
-    trainer = {"groups_per_step": 1, "max_train_steps": 4}
-    single, two = run(4, trainer=trainer, **REPLAY), run(4, trainer={**trainer, "processes": 2}, **REPLAY)
-    assert single.train() == 0
-    with two_ranks(two.config):
-        until(lambda: len(two.steps()) == 4, "four steps")
-    for step, expected in zip(two.steps(), single.steps(), strict=True):
-        assert step.replayed == expected.replayed
-        for name in {"loss", "grad_norm", "replay_share", "mismatch"} & expected.metrics.keys():
-            assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
-
-
-def train_with_kills(ours: Run) -> None:
-    """Train to the end, with a trainer that is killed after a step and one that is killed after a checkpoint."""
-    for point in (f"{crash_points.AFTER_STEP}:3", f"{crash_points.AFTER_CHECKPOINT}:2"):
-        with training(ours.config, point) as trainer_process:
-            assert ended(trainer_process) == -signal.SIGKILL
-    assert ours.train() == 0
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_step_takes_a_constant_number_of_tokens(run, processes):
     budget, longest = 64, 24
@@ -432,94 +314,12 @@ def without_members(backlog: SyntheticBacklog) -> SyntheticBacklog:
     return backlog._replace(group=msgspec.structs.replace(backlog.group, members=[], mean=0.0, std=0.0))
 
 
-KILLS = (
-    [f"{point}:1" for point in crash_points.TRAINER],
-    [f"{point}:1" for point in reversed(crash_points.TRAINER)],
-    [f"{point}:2" for point in crash_points.TRAINER],
-)
-"""Three runs, each killed at every point, before any other step or after one: twenty-one kills."""
-STEPS_KILLED = 10
-"""One more than the run that makes most steps before its last kill."""
-KILLED_STEPS = 2 * len(crash_points.TRAINER) + 1
-"""Of a run that is killed at each point before a second step."""
-
-
-def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
-    """Start trainers that die at these points, one after the other, and then one that may end."""
-    for kill in kills:
-        with training(ours.config, kill) as trainer:
-            assert ended(trainer) == -signal.SIGKILL, kill
-        left = list((ours.config.run.folder / "checkpoints").glob(".partial-*"))
-        assert len(left) == kill.startswith(crash_points.IN_CHECKPOINT), "the next trainer removes it"
-    with training(ours.config) as trainer:
-        assert ended(trainer) == 0
-
-
-@pytest.mark.timeout(KILLS_S)
-def test_a_trainer_killed_anywhere_trains_every_group_once(run):
-    groups, trainer = 2 * STEPS_KILLED, {"max_train_steps": STEPS_KILLED}
-    undisturbed, *disturbed = [run(groups, trainer=trainer) for _ in range(1 + len(KILLS))]
-    with ThreadPoolExecutor(len(KILLS)) as at_once:
-        killed = [at_once.submit(killed_again_and_again, *each) for each in zip(disturbed, KILLS, strict=True)]
-        assert undisturbed.train() == 0
-        for each in killed:
-            each.result()
-    for ours in disturbed:
-        compare(ours, undisturbed, [f"group-{index}" for index in range(groups)])
-
-
-def compare(disturbed: Run, undisturbed: Run, group_ids: Sequence[str]) -> None:
-    """Nothing was lost, nothing trained twice, no version number means two things, and the losses are the same."""
-    expected, rows = undisturbed.trained(), disturbed.trained()
-    assert [group for row in rows for group in row["group_ids"]] == list(group_ids)
-    assert [row["group_ids"] for row in rows] == [row["group_ids"] for row in expected]
-    assert [row["metrics"]["loss"] for row in rows] == pytest.approx([r["metrics"]["loss"] for r in expected], abs=1e-5)
-    versions = disturbed.versions()
-    announced = [(event.epoch, event.version) for event in versions]
-    assert announced == sorted(set(announced)), "each incarnation's versions strictly increase"
-    assert [event.version for event in versions] == sorted(event.version for event in versions)
-    places = {(event.version, event.uri) for event in versions}
-    assert sorted(number for number, _ in places) == list(range(STEPS_KILLED + 1)), "a number means one set of weights"
-    assert_same_weights(disturbed, undisturbed, atol=1e-6)
-
-
 def assert_same_weights(ours: Run, expected: Run, atol: float) -> None:
     """Check the newest version of a run against that of another."""
-    final, wanted = (load_file(Path(run.versions()[-1].uri) / weight_files.FILE) for run in (ours, expected))
+    newest = [max(run.versions(), key=lambda version: (version.epoch, version.version)) for run in (ours, expected)]
+    final, wanted = (load_file(Path(version.uri) / weight_files.FILE) for version in newest)
     for name, weight in wanted.items():
         torch.testing.assert_close(final[name], weight, rtol=0, atol=atol)
-
-
-def train_through_kills(ours: Run) -> list[WeightVersion]:
-    """Train a group a step, killed at each point; return the versions, each number of which has one digest."""
-    kills = [f"{point}:2" for point in crash_points.TRAINER]
-    ours.fill(KILLED_STEPS)
-    for kill in kills:
-        with training(ours.config, kill) as trainer:
-            assert ended(trainer) == -signal.SIGKILL, kill
-    assert ours.train() == 0
-    last = ours.versions()[-1]
-    assert ours.train() == 0
-
-    versions = ours.versions()
-    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{number}"] for number in range(KILLED_STEPS)]
-    assert (versions[-1].version, versions[-1].sha256) == (last.version, last.sha256)
-    assert versions[-1].epoch == last.epoch + 1
-    digests = {(version.version, version.sha256) for version in versions}
-    assert len(digests) == len({number for number, _ in digests}), "a number means one set of weights"
-    return versions
-
-
-def test_from_an_older_checkpoint_no_version_number_is_reused(run):
-    ours = run(8, trainer={"max_train_steps": 3, "checkpoint_every": 2})
-    with training(ours.config, f"{crash_points.AFTER_EVENT}:3") as trainer:
-        assert ended(trainer) == -signal.SIGKILL
-    assert ours.train(max_train_steps=4) == 0
-    assert [(event.version, event.train_step) for event in ours.versions()] == [
-        *((0, 0), (1, 1), (2, 2), (3, 3)),
-        *((4, 2), (5, 3), (6, 4)),
-    ]
-    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{i}", f"group-{i + 1}"] for i in (0, 2, 4, 6)]
 
 
 def test_of_two_trainers_the_older_stops(run, capfd):
@@ -532,38 +332,6 @@ def test_of_two_trainers_the_older_stops(run, capfd):
             assert ended(newer) == 0
     assert [(event.epoch, event.version) for event in ours.versions()] == [(1, 0), (1, 1), (2, 1), (2, 2)]
     assert [row["epoch"] for row in ours.trained()] == [1, 2]
-
-
-POINTS = {
-    1: [f"{point}:2" for point in crash_points.TRAINER],
-    3: [*(f"{point}:4" for point in crash_points.TRAINER if point != crash_points.IN_CHECKPOINT)],
-}
-POINTS[3].append(f"{crash_points.IN_CHECKPOINT}:1")
-
-
-@pytest.mark.parametrize(("every", "point"), [(every, point) for every in POINTS for point in POINTS[every]])
-def test_a_stopped_trainer_that_was_replaced_changes_nothing(run, every, point):
-    """It wakes at its worst moment, when the newer one has made all steps; without mends it overwrites a row of it."""
-    ours = run(5, trainer={"groups_per_step": 1, "max_train_steps": 5, "checkpoint_every": every})
-    with training(ours.config, f"{point}:{crash_points.STOP}") as older:
-        process = psutil.Process(older.pid)
-        until(lambda: process.status() == psutil.STATUS_STOPPED, f"the older trainer at {point}")
-        assert ours.train() == 0
-        before = ours.rows()
-        process.resume()
-        assert ended(older) == UserError.exit_code
-    assert ours.rows() == before
-    assert [(row["train_step"], row["group_ids"]) for row in ours.trained()] == [
-        (number, [f"group-{number - 1}"]) for number in range(1, 6)
-    ]
-    assert ours.trained()[-1]["epoch"] == 2
-    state = RunState().fold(LogRecord(RecordMetadata("", 0, 0, 0), event, b"") for event in ours.log())
-    assert {number: step.epoch for number, step in state.trained.items()} == {
-        row["train_step"]: row["epoch"] for row in ours.trained()
-    }
-    assert state.versions[state.newest_version or 0].event.epoch == 2
-    projected = {row.key: row.values for row in projection.project_rows(ours.config.bus.run, ours.log())}
-    assert projected == before
 
 
 def test_no_group_is_taken_while_prefetched_bytes_exceed_the_limit(run):
@@ -657,14 +425,6 @@ def test_two_ranks_publish_what_one_publishes_and_stop_together(run):
     for row, expected in zip(two.trained(), single.trained(), strict=True):
         assert row["metrics"]["loss"] == pytest.approx(expected["metrics"]["loss"], abs=1e-5)
         assert row["metrics"]["sequences"] == expected["metrics"]["sequences"]
-
-
-def test_sigterm_while_it_waits_ends_it_at_once(run):
-    ours = run()
-    with training(ours.config) as trainer:
-        until(lambda: ours.versions(), "version 0")
-        os.kill(trainer.pid or 0, signal.SIGTERM)
-        assert ended(trainer) == 0
 
 
 def test_without_a_model_it_says_what_to_do(tmp_path):

@@ -22,7 +22,6 @@ from dart_streams.config import Config, parse
 from dart_streams.policy import probe
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
-from tests.model.two_ranks import COUNTED_BY_RANK, StepSetup, step_of
 from topics.values import VersionSpan
 from trainer.data.collate import UNBOUNDED, Collator, MicroBatch, pack
 from trainer.data.rows import RowKinds
@@ -604,6 +603,9 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(policy, renderer):
     members = [msgspec.structs.replace(stored, source="pool"), *online]
     group = ready(made._replace(group=msgspec.structs.replace(made.group, members=members)), renderer)
     assert {item.trajectory_id for item in group.samples if item.logprobs is None} == {stored.trajectory_id}
+    weighed = [msgspec.structs.replace(stored, source="pool", as_online=True), *online]
+    as_online = ready(made._replace(group=msgspec.structs.replace(made.group, members=weighed)), renderer)
+    assert as_online.samples == ready(made, renderer).samples, "its log-probabilities weigh its steps"
     scorer, collator = load(policy, renderer, torch.device("cpu")), Collator(renderer)
     tokens = sum(len(item.answer) for item in group.samples)
     with torch.no_grad():
@@ -680,27 +682,6 @@ def test_a_version_has_the_probe_of_plain_transformers(new_learner, policy, rend
     plain.load_state_dict(dict(release.tensors))
     assert probe.mean_mismatch(plain_transformers.measured(plain, renderer), release.probe.logprobs) < 1e-5
     assert probe.mean_mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
-
-
-@pytest.mark.parametrize(("minibatches", "aggregate"), [(1, "tokens"), (3, "sequences")])
-def test_two_ranks_give_the_gradients_and_weights_of_one(policy, tmp_path, minibatches, aggregate):
-    """Minibatches are of the same sequences, though the ranks share them otherwise."""
-    setup = StepSetup(minibatches, aggregate)
-    results = [step_of(policy, count, tmp_path / f"{count}.pt", setup) for count in (1, 2)]
-    one, two = results
-    assert one["updates"] == two["updates"] == minibatches
-    assert one["gradients"].keys() == two["gradients"].keys()
-    for name, gradient in one["gradients"].items():
-        difference = (two["gradients"][name] - gradient).norm() / gradient.norm()
-        assert difference < 1e-4, name
-    for name in one["figures"].keys() - COUNTED_BY_RANK:
-        value = one["figures"][name]
-        assert two["figures"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
-    shares = [sorted(token["gradient_share"] for token in result["top_tokens"])[-5:] for result in results]
-    assert shares[0] == pytest.approx(shares[1], rel=1e-3)
-    assert shares[0][-1] > 0, "whichever rank had it"
-    for name, weight in one["weights"].items():
-        torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
 
 
 def test_top_tokens_have_the_largest_logit_gradients(policy, renderer, ranks):

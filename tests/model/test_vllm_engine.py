@@ -5,11 +5,10 @@ import hashlib
 import io
 import json
 import math
-import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +18,27 @@ import structlog
 import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config, parse
 from dart_streams.config.trainer import Publish
+from dart_streams.console.bundles.recorded_answers import Part, VersionComparison, difference_of
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, resident_weights, tiny, weights
 from dart_streams.policy.rendering import CHATML, Answers, Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
+from dart_streams.policy.tiny_architectures import CONTEXT
 from dart_streams.store import MissingBlob
 from tests import events
 from tests.model import adapted_versions, object_store, plain_transformers
+from tests.model.engines import loader_of_core, stop_engine
+from tests.model.held_answers import BOUND_S, LONG, hold, until_begun
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
-from workers.rollout import vllm_settings
-from workers.rollout.engine import EngineDead, EngineFault, LoadFault
-
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
-
-from transformers import AutoModelForImageTextToText
-
-from tests.model.engines import loader_of_core, stop_engine
-from tests.model.held_answers import BOUND_S, LONG, hold, until_begun
 from trainer.version_writer import VersionWriter
+from workers.rollout import vllm_settings
+from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.vllm_engine import VllmEngine
 from workers.rollout.weight_loading import tensors_of
 
@@ -143,13 +140,6 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Policies:
 
 
 @pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.Runner]:
-    """One event loop for the module: the engine belongs to the loop in which it was started."""
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
 def adapted(policies: Policies) -> list[WeightVersion]:
     """Frozen weights and two adapters of them."""
     return adapted_versions.published(policies.directory, policies.folder)
@@ -201,6 +191,56 @@ def test_log_probabilities_and_entropies_are_those_of_transformers(engine, loop,
     logprobs, entropies = policies.score(asked, made.tokens, version=0)
     assert close(made.logprobs, logprobs)
     assert close(made.entropies, entropies)
+
+
+def recorded_as(asked: ActionRequest, made: Generation, before: Sequence[list[int]] = ()) -> Part:
+    """Return a generation as a run's record of it."""
+    fields = {
+        name: getattr(made, name) for name in ("text", "tokens", "logprobs", "entropies", "versions", "prompt_sha")
+    }
+    answer = events.action_response(request_id=asked.request_id, **fields)
+    return Part(0, asked, answer, [*before], made.versions[-1])
+
+
+def test_recorded_answers_are_scored_again_beside_other_requests(engine, loop, policies):
+    """Those of the same weights are equal, greedy ones token by token; those of others are not."""
+    asked = [request(number, images=number % 3, temperature=number % 2, max_tokens=8) for number in range(12)]
+
+    async def all_at_once(requests: list[ActionRequest]) -> list[Generation]:
+        others = [request(40 + number, images=1) for number in range(4)]
+        return (await asyncio.gather(*map(engine.generate, [*requests, *others])))[: len(requests)]
+
+    async def compared(parts: list[Part]) -> VersionComparison:
+        made = await all_at_once([part.asked(part.before) for part in parts])
+        counts = VersionComparison(version=0)
+        for part, one in zip(parts, made, strict=True):
+            counts.add(part, recorded_as(part.request, one).answer)
+        return counts
+
+    serve(engine, loop, policies.versions[0])
+    parts = [recorded_as(one, made) for one, made in zip(asked, loop.run(all_at_once(asked)), strict=True)]
+    equal = loop.run(compared(parts))
+    assert (equal.answers, equal.generated, equal.different) == (12, 6, 0), equal.difference
+    assert equal.max_nats < TOLERANCE
+    serve(engine, loop, msgspec.structs.replace(policies.versions[2], version=0))
+    assert loop.run(compared(parts)).different >= 6, "every sampled answer at least"
+
+
+def test_a_recorded_prompt_has_the_tokens_that_were_generated(engine, loop, policies):
+    """A worker that generated an answer shows its tokens later; another one tokenizes its text, often in other ways."""
+    serve(engine, loop, policies.versions[0])
+    first = loop.run(engine.generate(request(0, max_tokens=12)))
+    shown = MessagePart(role="assistant", text=first.text)
+    turns = [*request(0).turns, shown, MessagePart(role="user", image=screen(1))]
+    later = events.action_request("r1", step=1, turns=turns, sampling=Sampling(max_tokens=8))
+    made = loop.run(engine.generate(later))
+    part = recorded_as(later, made, [first.tokens])
+    elsewhere = msgspec.structs.replace(part.asked(part.before), trajectory_id="another")
+    again = recorded_as(later, loop.run(engine.generate(elsewhere))).answer
+    assert difference_of(part, again) is None
+    assert policies.renderer.prompt(turns).sha != made.prompt_sha, "its text has other tokens"
+    forgotten = loop.run(engine.generate(part.asked([])))
+    assert forgotten.prompt_sha == policies.renderer.prompt(turns).sha
 
 
 def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies):
@@ -470,9 +510,9 @@ def test_a_worker_that_disagrees_with_the_trainer_does_not_serve(engine, loop, p
 
 
 def test_a_worker_without_room_for_a_first_prompt_does_not_serve(engine, loop, policies, monkeypatch):
-    policy = msgspec.structs.replace(engine.config.policy, max_tokens=4000)
+    policy = msgspec.structs.replace(engine.config.policy, max_tokens=16_288)
     monkeypatch.setattr(engine, "config", msgspec.structs.replace(engine.config, policy=policy))
-    with pytest.raises(UserError, match=r"kv_cache_gib.*1 screens of 48.*its answer 4,000.*context 4,096"):
+    with pytest.raises(UserError, match=r"kv_cache_gib.*1 screens of 48.*its answer 16,288.*context 16,384"):
         loop.run(engine.start(policies.versions[0]))
 
 
@@ -480,11 +520,11 @@ def test_an_answer_cut_by_the_context_is_a_fault(engine, loop):
     """One that ends at max_tokens is the policy's own: it is read as it is."""
     asked = request(images=0, max_tokens=32, temperature=0.0)
     [*others, last] = asked.turns
-    room = 4096 - 8 - len(engine.renderer.prompt(asked.turns).token_ids)
+    room = CONTEXT - 8 - len(engine.renderer.prompt(asked.turns).token_ids)
     step = len(engine.renderer.answer_tokens("7" * 100)) - 1
     long = msgspec.structs.replace(last, text=last.text + "7" * (100 * room // step))
     full = msgspec.structs.replace(asked, turns=[*others, long])
-    assert 4064 < len(engine.renderer.prompt(full.turns).token_ids) < 4096
+    assert CONTEXT - 32 < len(engine.renderer.prompt(full.turns).token_ids) < CONTEXT
     with pytest.raises(EngineFault, match=r"context is full after \d+ tokens of 32"):
         loop.run(engine.generate(full))
     assert len(loop.run(engine.generate(asked)).tokens) == 32

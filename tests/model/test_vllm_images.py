@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import io
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from topics.values import BlobRef
 from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineFault
 from workers.rollout.images import EncodedImage, ImageCache
-
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 ONE = 1000
 """Bytes of an image as :func:`encode` says."""

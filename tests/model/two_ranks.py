@@ -1,4 +1,4 @@
-"""One step of made-up groups, as one rank of a job; rank 0 writes the first update's gradients."""
+"""Steps of made-up groups by the ranks of a job; rank 0 writes the first update's gradients."""
 
 import os
 from collections import Counter
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -59,13 +60,21 @@ class StepSetup(NamedTuple):
     trainer: Mapping[str, Any] = {}
 
 
-def main(job: Mapping[str, str], model: Path, result: Path, setup: StepSetup) -> None:
-    """Write the gradients before the first update, the figures, and the weights after the last.
+def main(job: Mapping[str, str], model: Path, folder: Path, setups: Mapping[str, StepSetup]) -> None:
+    """Make the step of each setup; write its first update's gradients, its figures, and the weights after the last.
 
     ``job`` is what torchrun would put into the environment.
     """
     os.environ.update(job)
-    torch.set_num_threads(1)
+    with join_job() as ranks:
+        for name, setup in setups.items():
+            made = step_by(ranks, model, setup)
+            if ranks.first:
+                torch.save(made, folder / f"{name}.pt")
+
+
+def step_by(ranks: Ranks, model: Path, setup: StepSetup) -> dict[str, Any]:
+    """Return what a step of made-up groups gives, as this rank has it."""
     trainer = {
         "micro_batch": 4,
         "minibatches": setup.minibatches,
@@ -77,45 +86,44 @@ def main(job: Mapping[str, str], model: Path, result: Path, setup: StepSetup) ->
         **setup.trainer,
     }
     config = parse({"policy": {"path": str(model), **setup.policy}, "trainer": trainer})
-    if setup.alone:
-        supported_rows.find_kinds = lambda *_: RowKinds()
-    with join_job() as ranks:
-        renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
+    renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
+    gradients: dict[str, torch.Tensor] = {}
+
+    def apply(scorer: torch.nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
+        for name, parameter in scorer.named_parameters():
+            gradient = parameter.grad
+            if gradient is not None and name not in gradients:
+                whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+                gradients[name] = whole.clone()  # clipped in place afterwards
+        return before(scorer, optimizer, grad_clip)
+
+    before = step.apply
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "apply", apply)
+        if setup.alone:
+            patch.setattr(supported_rows, "find_kinds", lambda *_: RowKinds())
         learner = Learner(model, renderer, config.trainer, ranks)
-        gradients: dict[str, torch.Tensor] = {}
-
-        def apply(scorer: torch.nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
-            for name, parameter in scorer.named_parameters():
-                gradient = parameter.grad
-                if gradient is not None and name not in gradients:
-                    whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-                    gradients[name] = whole.clone()  # clipped in place afterwards
-            return before(scorer, optimizer, grad_clip)
-
-        before, step.apply = step.apply, apply
         maker = Maker(config, renderer, SMALL._replace(steps=setup.steps))
         # Rank 1 has no sample of the last group: shares need not be equal.
         groups = [ready(maker, index, ranks) for index in range(3)]
         learned = learner.learn(groups, 0, lambda: False, [ready(maker, 3, ranks, to_imitate=True)])
-        weights = learner.weights()
-        snapshot = learner.snapshot()
-        if ranks.first:
-            torch.save(
-                {
-                    "gradients": gradients,
-                    "figures": learned.metrics,
-                    "updates": learned.updates,
-                    "top_tokens": msgspec.to_builtins(learned.top_tokens),
-                    "weights": dict(weights),
-                    "published": dict(snapshot.tensors),
-                    "adapter": snapshot.adapter and snapshot.adapter._asdict(),
-                    "probe": snapshot.probe.logprobs,
-                },
-                result,
-            )
+    weights = learner.weights()
+    snapshot = learner.snapshot()
+    return {
+        "gradients": gradients,
+        "figures": learned.metrics,
+        "updates": learned.updates,
+        "top_tokens": msgspec.to_builtins(learned.top_tokens),
+        "weights": dict(weights),
+        "published": dict(snapshot.tensors),
+        "adapter": snapshot.adapter and snapshot.adapter._asdict(),
+        "probe": snapshot.probe.logprobs,
+    }
 
 
-def step_of(model: Path, count: int, result: Path, setup: StepSetup, nodes: int = 1) -> dict[str, Any]:
-    """Return what ``count`` ranks on ``nodes`` make of the same groups."""
-    run_ranks(count, main, model, result, setup, limit_s=500, nodes=nodes)
-    return torch.load(result)
+def steps_of(
+    model: Path, count: int, folder: Path, setups: Mapping[str, StepSetup], nodes: int = 1
+) -> dict[str, dict[str, Any]]:
+    """Return what ``count`` ranks on ``nodes`` make of the same groups with each setup, one after the other."""
+    run_ranks(count, main, model, folder, setups, limit_s=500, nodes=nodes)
+    return {name: torch.load(folder / f"{name}.pt") for name in setups}

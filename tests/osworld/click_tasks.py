@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.integration.served_desktops import Served
+from tests.desktops.served_desktops import Served
 
 SIZE = (800, 600)
 GO, ALSO = (200, 150), (600, 150)

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from tests import osworld_needs
 from tests.answering import answering
-from tests.integration.served_desktops import Served, served
+from tests.desktops.served_desktops import Served, served
 from tests.osworld.agent_side import STUBS, chat_answer, thought
 from tests.waiting import until
 from workers.env.backends.osworld import sidecar

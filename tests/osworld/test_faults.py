@@ -17,8 +17,8 @@ import pytest_asyncio
 from dart_streams.actions import Click, Finished, Wait
 from dart_streams.actions import format as text_of
 from tests import osworld_needs
+from tests.desktops.served_desktops import Served, served
 from tests.integration.env_harness import Harness, number_of, order, process, serving
-from tests.integration.served_desktops import Served, served
 from tests.osworld import click_tasks
 from tests.waiting import until
 from topics.action_requests import ActionRequest

@@ -10,7 +10,7 @@ import pytest_asyncio
 from dart_streams.config.tasks import OsworldTasks
 from dart_streams.deadline import Deadline
 from tests import osworld_needs
-from tests.integration.served_desktops import Served, served
+from tests.desktops.served_desktops import Served, served
 from workers.env.backends.osworld import oracles, sidecar, tasks
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources

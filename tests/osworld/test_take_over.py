@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from tests import osworld_needs
+from tests.desktops.served_desktops import served
+from tests.desktops.test_take_over_desktops import act, check_parts, ordered, policy_click, taking
 from tests.integration.page_browser import browser_tab
-from tests.integration.served_desktops import served
-from tests.integration.test_page import SHOTS
-from tests.integration.test_take_over_desktops import act, check_parts, ordered, policy_click, taking
 from tests.integration.test_take_over_page import give_back, press, rollout
 from tests.osworld import click_tasks
 from tests.osworld.two_workers import LEASE_S
+from tests.page.test_page import SHOTS
 
 pytestmark = [pytest.mark.timeout(1200), osworld_needs.EVALUATORS]
 SIZE = (1920, 1080)

@@ -11,7 +11,7 @@ import pytest_asyncio
 from dart_streams.config import Config
 from dart_streams.console.runs.run_log import read_events
 from tests import osworld_needs
-from tests.integration.served_desktops import Served, served
+from tests.desktops.served_desktops import Served, served
 from tests.osworld import click_tasks
 from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards, shared
 from tests.waiting import until

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.actions import Action, Hotkey, Type
-from tests.integration.served_desktops import served, wait_for_window
+from tests.desktops.served_desktops import served, wait_for_window
 from tests.waiting import until
 from workers.env.backends.desktop.sandbox import vscode_folder
 from workers.env.backends.osworld.machine import FileMissing, Machine

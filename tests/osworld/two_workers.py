@@ -21,8 +21,8 @@ from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.errors import ServiceUnavailable, UserError
-from tests.integration.served_desktops import Served
-from tests.integration.test_osworld import ACQUIRE, RELEASE
+from tests.desktops.served_desktops import Served
+from tests.desktops.test_osworld import ACQUIRE, RELEASE
 from topics import observations
 from topics.observations import Observation
 

@@ -55,11 +55,11 @@ class HubUser:
         return {"bus": {"servers": running.bus.servers}, "store": place, "run": {"state_dir": str(self.folder)}}
 
     def write(self, name: str, *tables: dict[str, Any]) -> Path:
-        """Write a configuration with the endpoints and these tables, of which later ones win; return its file."""
+        """Write a configuration with the endpoints and these keys and tables, of which later ones win."""
         whole: dict[str, Any] = {}
         for given in (self.endpoints(), *tables):
             for table, keys in given.items():
-                whole[table] = {**whole.get(table, {}), **keys}
+                whole[table] = {**whole.get(table, {}), **keys} if isinstance(keys, dict) else keys
         file = self.folder / f"{name}.toml"
         file.write_text(tomli_w.dumps(whole))
         return file

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from dart_streams.actions import Action, Call, Click, Drag, Hotkey, KeyDown, MouseDown, MouseUp, Move, Scroll, Type
+from dart_streams.actions import Action, Call, Click, Drag, Hotkey, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.config.tasks import Task
-from tests.environments import check_family, playing
+from tests.environments import check_family, check_held_ends, playing
 from tests.keyboard import TYPED
 from tests.phone.conftest import config
 from tests.waiting import wait_until
@@ -176,13 +176,7 @@ async def test_a_list_follows_a_finger_and_scrolls(backend):
 
 
 async def test_held_keys_and_a_held_finger_end_with_the_episode(backend):
-    chosen = task("note")
-    for held in (KeyDown("shift"), KeyDown("ctrl"), MouseDown(50, 100)):
-        async with playing(backend, chosen) as environment:
-            await environment.step(held, "hold")
-            await environment.reset(chosen)
-            assert await conformance.solve(environment, chosen)
-            assert await environment.evaluate() == 1, held
+    await check_held_ends(backend, task("note"))
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ PACKAGES = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examp
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
 """Verbs that stand alone: of the field, or plain English."""
 OTHERS_NAMES = {f"workers/env/backends/desktop/guest/{name}.py" for name in ("pyautogui", "pyautogui_further")}
-"""Modules whose functions have the names of another package's interface."""
+OTHERS_NAMES |= {"workers/curator/agents.py"}
+"""Modules whose functions have the names of another package's interface, or of Faust's agents."""
 ENTRY_POINTS = frozenset(re.findall(r'= "[\w.]+:(\w+)"', (ROOT / "pyproject.toml").read_text()))
 """Functions that the package's metadata names."""
 REGISTERED = ("command", "callback")

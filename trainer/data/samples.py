@@ -38,7 +38,7 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     """One step to train on; ``step`` counts actions from 0. Prompts of a trajectory's ``window`` extend each other.
 
     ``answer`` are the rollout's tokens. ``logprobs`` (nats, one a token) are the engine's; None for demonstrations and
-    pool steps. ``scores`` (one a token) are those of the rule ``score``; None without any.
+    pool steps of weight 1. ``scores`` (one a token) are those of the rule ``score``; None without any.
     """
 
     prompt: list[int]
@@ -174,7 +174,7 @@ def sample(
         prompt=prompt.token_ids,
         images=prompt.images,
         answer=(not correction and list(taken.tokens)) or renderer.answer_tokens(correction or taken.text),
-        logprobs=None if correction else rollout_logprobs(member, taken, place),
+        logprobs=None if correction or not sampling.is_whole else rollout_logprobs(member, taken, place),
         versions=[] if correction else taken.versions,
         advantage=advantage_of(member, number, place),
         temperature=sampling.temperature or 1.0,
@@ -214,7 +214,7 @@ def advantage_of(member: Member, number: int, place: str) -> float:
 
 def rollout_logprobs(member: Member, taken: ExecutedAction, place: str) -> list[float] | None:
     """Return the engine's log-probabilities of an action (nats); None if no correction applies."""
-    if not taken.tokens or member.source == "pool":
+    if not taken.tokens or (member.source == "pool" and not member.as_online):
         return None
     if len(taken.logprobs) != len(taken.tokens):
         raise RejectedStep(BROKEN_RECORD, f"{place} has {len(taken.tokens)} tokens, {len(taken.logprobs)} logprobs")

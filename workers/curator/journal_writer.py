@@ -79,7 +79,8 @@ class Changelog:
         Raises OwnershipLost if the topic was recreated.
         """
         view = self.views[partition]
-        offset: int = (await self.table.send_changelog(partition, key, value)).offset
+        # Faust sets the result of a cancelled write too, which would be logged as an error.
+        offset: int = (await asyncio.shield(self.table.send_changelog(partition, key, value))).offset
         if offset > view.position:
             await self.read_on(partition)
         elif offset < view.position and not view.has(offset, key, value):

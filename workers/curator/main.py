@@ -1,43 +1,20 @@
-"""The curator: Faust agents, chained by topics, each with one table and one reducer.
+"""The curator's Faust application, and its life: connect, bind the agents, recover their tables, work, drain.
 
-==========  ================================  ===================  ===============================================
-agent       consumes                          produces             waits for; unblocked by
-==========  ================================  ===================  ===============================================
-difficulty  ``trajectories``                  ``task-difficulty``  finished rollouts; the recorder
-budget      ``task-difficulty``               ``rollout-budgets``  finished rollouts; the difficulty agent
-groups      ``trajectories``                  ``curated``          a group's last rollout; the recorder
-dispatch    ``rollout-budgets``, ``curated``  ``rollout-orders``   the first weights, then finishes and room within the
-            and ``weights``                                        staleness bound; budget, the trainer
-==========  ================================  ===================  ===============================================
-
-With ``tasks.proposals`` there is one more, which orders a check of each proposed task, and dispatch reads its verdicts:
-
-==========  ================================  ===================  ===============================================
-proposals   ``tasks`` and ``trajectories``    ``task-verdicts``,   proposals, then the ends of their checks; makers of
-                                              ``rollout-orders``   tasks, the recorder
-==========  ================================  ===================  ===============================================
-
-With ``feedback.enabled`` there is one that trains on what people say:
-
-==========  ================================  ===================  ===============================================
-feedback    ``feedback`` and                  ``curated``          feedback, and the end of the trajectories that it
-            ``trajectories``                                       is about; people, the recorder
-==========  ================================  ===================  ===============================================
-
-All of them produce ``curation-log``, and ``<input>.dlq`` for records that do not decode or cannot be applied.
+``dart-streams worker curator`` runs it, and so does ``faust -A workers.curator.app worker``.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from hashlib import blake2b
+from typing import Any
 
 import aiokafka.consumer.fetcher
 import faust
 import structlog
-from mode.supervisors import CrashingSupervisor
+from mode.supervisors import ForfeitOneForOneSupervisor
 
 from dart_streams.bus import compressed_batches
 from dart_streams.bus.clients import Publisher, SendCoalescer
@@ -49,17 +26,23 @@ from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.reducer import Agent
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, UserError
 from topics import trajectories
-from workers.curator.agent_runner import BATCH_INTERVAL_S, LATER_BATCH_INTERVAL_S, AgentRunner
+from workers.curator import agents
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
-from workers.curator.input_queue import enqueue_records
+from workers.curator.durable_agent import MAX_BATCH, DurableAgent
 from workers.curator.journal_writer import Changelog, read_from
 from workers.curator.order_audit import OrderAudit
 from workers.curator.recovery_watch import watch_recovery
 from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
 
+BATCH_INTERVAL_S = 0.2
+"""Minimum interval between batches of finished rollouts."""
+LATER_BATCH_INTERVAL_S = 0.05
+"""Minimum interval of later agents. Their input arrives in bursts already, and a finished rollout passes three agents
+before it is replaced."""
+STALL_CHECK_S = 1.0
 BATCH_BYTES = 512 * 1024
 """Maximum produce batch of a partition, below the topics' largest record."""
 FETCH_BYTES = 128 * 1024
@@ -73,72 +56,192 @@ log = structlog.get_logger()
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
-    """Check tasks and topics, bind the agents and start Faust; return the worker.
-
-    Raises ServiceUnavailable if the broker or a topic is missing for ``bus.wait_s``; ConfigError if no task is to be
-    trained on, or an input of dispatch has several partitions; TopicGrown if an input was grown.
-    """
-    logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
-    tasks = task_sets.tasks_of(config)
-    if not tasks.train and not config.tasks.proposals:
-        raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
-    publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
-    every = bind_agents(config, tasks)
-    for agent in every:
-        for topic in agent.inputs:
-            partitions = await publisher.partitions_of(topic)
-            if SOURCES.get(agent.name) is None and partitions > 1:
-                name = config.bus.prefix + topic.name
-                raise ConfigError(f"topic {name} has {partitions} partitions: {agent.name} needs it to have one")
-    await refuse_grown_inputs(config, publisher)
-    used = list({topic.name: topic for agent in every for topic in (*agent.inputs, *agent.outputs)}.values())
-    ids = await publisher.topic_ids(topic.name for topic in used)
-    app = create_app(config, member_id(worker_id, ids))
-    runners, head = [], SendCoalescer(BATCH_INTERVAL_S)
-    for agent in every:
-        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_BATCH_INTERVAL_S)
-        runners.append(bind(app, config, agent, publisher, pace, worker_id))
-        runners[-1].topic_ids = ids
-
-    async def note_assigned(*_: object, **__: object) -> None:
-        for runner in runners:
-            runner.assigned.set()
-
-    app.on_partitions_assigned.connect(note_assigned)
-    recovery = functools.partial(watch_recovery, app, lambda: sum(runner.changelog.recovered for runner in runners))
-    resources.push_async_callback(app.stop)
-    await lifecycle.run_until_first_exit(app.start(), recovery=recovery())
-    offsets = await resources.enter_async_context(lag_reader(config.bus))
-    audit = OrderAudit(runners[-1], publisher, FlushBarrier(offsets, log, config.telemetry.stall_s))
-    fixed = [topic for topic in SOURCES.values() if topic is not None]
+    """Start the application; return it as a worker. Raises as :meth:`DataManager.on_first_start` does."""
+    app = DataManager(config, worker_id)
+    resources.push_async_callback(app.end)
+    await lifecycle.run_until_first_exit(app.start(), agents=app.run_until_failure())
     return lifecycle.Worker(
-        functools.partial(serve, runners, config.run.drain_s / 2),
-        {
-            "Faust": app.wait_until_stopped,
-            "recovery": recovery,
-            "order audit": audit.run,
-            "topics": functools.partial(watch_topics, publisher, used, fixed, ids),
-            **{f"{runner.agent.name} agent": runner.run for runner in runners},
-            **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},
-        },
-        functools.partial(find_idle_agents, runners),
+        asyncio.Event.wait, {"Faust": app.wait_until_stopped, "agents": app.run_until_failure}, app.find_idle_agents
     )
 
 
-async def serve(runners: Sequence[AgentRunner], drain_s: float, stop: asyncio.Event) -> None:
-    """Wait for ``stop`` while the agents run; then let each finish its batch and write a snapshot."""
-    await stop.wait()
-    log.info("draining", bound_s=drain_s)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(drain_s):
-            for runner in runners:
-                await runner.drain()
+class DataManager(faust.App):
+    """The agents' Faust application; delivery is at least once, since effects are idempotent.
+
+    Faust acknowledges undecodable records, so it decodes nothing. Group membership is static: the successor of a killed
+    curator takes over without a session timeout.
+    """
+
+    def __init__(self, config: Config, worker_id: str) -> None:
+        """Bind the agents; raise ConfigError if no task is to be trained on."""
+        compressed_batches.limit_fetches(aiokafka.consumer.fetcher)
+        logging.getLogger("faust.agents.actor").addFilter(is_unexpected)
+        logging.getLogger("mode.timers").setLevel(logging.ERROR)  # It warns of every commit that is a little late.
+        super().__init__(
+            application_id(config),
+            **auth.faust_arguments(config.bus),
+            datadir=str(config.run.folder / "faust"),
+            store="memory://",
+            web_enabled=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            value_serializer="raw",
+            broker_commit_interval=COMMIT_INTERVAL_S,
+            broker_session_timeout=15.0,
+            broker_max_poll_records=200,
+            stream_buffer_maxsize=MAX_BATCH,
+            stream_wait_empty=False,
+            producer_max_request_size=MAX_RECORD_BYTES,
+            consumer_max_fetch_size=FETCH_BYTES,
+            cython_optimizations=True,
+        )
+        self.transport = Transport(self.conf.broker_consumer, self)
+        self.flow_control = Flow()
+        self.boot_strategy.enable_web = False  # ``faust worker`` enables it by default.
+        self.config = config
+        self.worker_id = worker_id
+        self.failed = asyncio.Event()
+        self.failure: BaseException | None = None
+        tasks = task_sets.tasks_of(config)
+        if not tasks.train and not config.tasks.proposals:
+            raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
+        head = SendCoalescer(BATCH_INTERVAL_S)
+        self.durable = [
+            self.bind(reducer, head if trajectories.TOPIC in reducer.inputs else SendCoalescer(LATER_BATCH_INTERVAL_S))
+            for reducer in bind_agents(config, tasks)
+        ]
+
+    def bind(self, reducer: Agent, pace: SendCoalescer) -> DurableAgent:
+        """Bind one agent to its topics, table and reducer."""
+        source, prefix = SOURCES.get(reducer.name), self.config.bus.prefix
+        name = changelog_of(self.config, reducer.name)
+        changelog = Changelog(name, self.worker_id, functools.partial(read_from, self.config.bus))
+        changelog.table = self.Table(
+            reducer.name,
+            key_type=bytes,
+            value_type=bytes,
+            partitions=source.partitions if source else 1,
+            on_changelog_event=changelog.note_recovered,
+        )
+        stall_s = self.config.telemetry.stall_s
+        durable = DurableAgent(reducer, changelog, pace, stall_s, prefix, one_state=source is None)
+        names = [prefix + topic.name for topic in reducer.inputs]
+        channel = self.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+        body = functools.partial(agents.BODIES[reducer.name], durable)
+        supervisor = ForfeitOneForOneSupervisor  # The default restarts an agent; the crashing one breaks Faust's stop.
+        self.agent(channel, name=reducer.name, concurrency=1, supervisor_strategy=supervisor)(body)
+        return durable
+
+    async def on_first_start(self) -> None:
+        """Check the topics and connect the agents before Faust joins the group.
+
+        Raises ServiceUnavailable if the broker or a topic is missing for ``bus.wait_s``; ConfigError if an input of
+        dispatch has several partitions; TopicGrown if an input was grown.
+        """
+        self.conf.datadir.mkdir(parents=True, exist_ok=True)
+        await super().on_first_start()
+        self.publisher = await self.add_async_context(Publisher(self.config.bus, self.worker_id, BATCH_BYTES))
+        reducers = [durable.reducer for durable in self.durable]
+        for reducer in reducers:
+            for topic in reducer.inputs:
+                partitions = await self.publisher.partitions_of(topic)
+                if SOURCES.get(reducer.name) is None and partitions > 1:
+                    name = self.config.bus.prefix + topic.name
+                    raise ConfigError(f"topic {name} has {partitions} partitions: {reducer.name} needs it to have one")
+        await refuse_grown_inputs(self.config, self.publisher)
+        self.used = list({topic.name: topic for one in reducers for topic in (*one.inputs, *one.outputs)}.values())
+        self.topic_ids = await self.publisher.topic_ids(topic.name for topic in self.used)
+        self.conf.consumer_group_instance_id = member_id(self.worker_id, self.topic_ids)
+        for durable in self.durable:
+            durable.connect(self.publisher, self.topic_ids)
+        self.on_partitions_assigned.connect(self.note_assigned)
+        self.watch("recovery", watch_recovery(self, self.count_recovered))
+
+    async def on_started(self) -> None:
+        """Recover the tables, then begin to watch."""
+        await super().on_started()
+        offsets = await self.add_async_context(lag_reader(self.config.bus))
+        barrier = FlushBarrier(offsets, log, self.config.telemetry.stall_s)
+        fixed = [topic for topic in SOURCES.values() if topic is not None]
+        self.watch("order audit", OrderAudit(self.durable[-1], self.publisher, barrier).run())
+        self.watch("topics", watch_topics(self.publisher, self.used, fixed, self.topic_ids))
+        for durable in self.durable:
+            self.watch(f"{durable.reducer.name} owner", durable.keep_watch())
+
+    async def end(self) -> None:
+        """Stop; raise the failure of the drain, if there is one."""
+        await self.stop()
+        if self.failure and not self.failed.is_set():
+            raise self.failure
+
+    async def on_stop(self) -> None:
+        """Drain unless an agent has failed, then stop all parts: an error here would leave Faust's threads running."""
+        if not (self.failed.is_set() or self.crashed):
+            ended = (await asyncio.gather(self.drain(), return_exceptions=True))[0]
+            if isinstance(ended, Exception):
+                log.warning("not drained", reason=str(ended), effect="what is not acknowledged is read again")
+                self.failure = ended
+        await super().on_stop()
+
+    async def drain(self) -> None:
+        """Let each agent finish its batch and write a snapshot; raise OwnershipLost as :meth:`DurableAgent.drain`."""
+        drain_s = self.config.run.drain_s / 2
+        log.info("draining", bound_s=drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                for durable in self.durable:
+                    await durable.drain()
+
+    @faust.Service.timer(STALL_CHECK_S)
+    async def check_stalls(self) -> None:
+        """Log inputs that have been silent for too long."""
+        for durable in self.durable:
+            durable.stalls.check()
+
+    async def note_assigned(self, *_: object, **__: object) -> None:
+        """Let each agent look for a replacement."""
+        for durable in self.durable:
+            durable.assigned.set()
+
+    def count_recovered(self) -> int:
+        """Return the changelog records recovered so far."""
+        return sum(durable.changelog.recovered for durable in self.durable)
+
+    def watch(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the agents; its end, even without an error, ends the application."""
+
+        async def run() -> None:
+            ended = (await asyncio.gather(work, return_exceptions=True))[0]
+            if not isinstance(ended, asyncio.CancelledError):
+                await self.fail(ended or lifecycle.UnexpectedExit(f"background task exited: {name}"))
+
+        self.add_future(run())
+
+    async def _on_agent_error(self, agent: object, exc: BaseException) -> None:
+        await self.fail(exc)
+
+    async def fail(self, failure: BaseException) -> None:
+        """End the application because of a failure, which :meth:`run_until_failure` raises."""
+        if self.in_worker:
+            await self.crash(failure)
+        self.failure = self.failure or failure
+        self.failed.set()
+
+    async def run_until_failure(self) -> None:
+        """Return never; raise what ends the application."""
+        await self.failed.wait()
+        assert self.failure is not None
+        raise self.failure
+
+    def find_idle_agents(self) -> str:
+        """Return which agents lack their inputs or recover state, empty if none does."""
+        idle = [durable.reducer.name for durable in self.durable if not durable.is_settled()]
+        return f"agents without all of their inputs, or in recovery: {', '.join(idle)}" if idle else ""
 
 
-def find_idle_agents(runners: Sequence[AgentRunner]) -> str:
-    """Return which agents lack their inputs or recover state, empty if none does."""
-    idle = [runner.agent.name for runner in runners if not runner.is_settled()]
-    return f"agents without all of their inputs, or in recovery: {', '.join(idle)}" if idle else ""
+def is_unexpected(record: logging.LogRecord) -> bool:
+    """Return whether a log record has no error for the user, which the end of the process prints once."""
+    return not (record.exc_info and isinstance(record.exc_info[1], UserError))
 
 
 async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:
@@ -159,59 +262,3 @@ def member_id(worker_id: str, topic_ids: Mapping[str, str]) -> str:
     A returning static member gets its previous assignment, even one made while the topic was missing.
     """
     return f"{worker_id}-{blake2b(repr(sorted(topic_ids.items())).encode(), digest_size=4).hexdigest()}"
-
-
-def create_app(config: Config, instance_id: str) -> faust.App:
-    """Return the unstarted Faust application; delivery is at least once, since effects are idempotent.
-
-    Faust acknowledges undecodable records, so it decodes nothing. Group membership is static: the successor of a killed
-    curator takes over without a session timeout.
-    """
-    compressed_batches.limit_fetches(aiokafka.consumer.fetcher)
-    folder = config.run.folder / "faust"
-    folder.mkdir(parents=True, exist_ok=True)
-    app = faust.App(
-        application_id(config),
-        **auth.faust_arguments(config.bus),
-        datadir=str(folder),
-        store="memory://",
-        web_enabled=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        value_serializer="raw",
-        broker_commit_interval=COMMIT_INTERVAL_S,
-        broker_session_timeout=15.0,
-        broker_max_poll_records=200,
-        consumer_group_instance_id=instance_id,
-        stream_buffer_maxsize=500,
-        stream_wait_empty=False,
-        producer_max_request_size=MAX_RECORD_BYTES,
-        consumer_max_fetch_size=FETCH_BYTES,
-        cython_optimizations=True,
-    )
-    app.transport = Transport(app.conf.broker_consumer, app)
-    app.flow_control = Flow()
-    return app
-
-
-def bind(
-    app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer, worker_id: str
-) -> AgentRunner:
-    """Bind one agent to its topics and table; return the runner that receives its records."""
-    source = SOURCES.get(agent.name)
-    name = changelog_of(config, agent.name)
-    changelog = Changelog(name, worker_id, functools.partial(read_from, config.bus))
-    changelog.table = app.Table(
-        agent.name,
-        key_type=bytes,
-        value_type=bytes,
-        partitions=source.partitions if source else 1,
-        on_changelog_event=changelog.note_recovered,
-    )
-    runner = AgentRunner(agent, changelog, publisher, pace, config.telemetry.stall_s, one_state=source is None)
-    names = [config.bus.prefix + topic.name for topic in agent.inputs]
-    channel = app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
-    app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(
-        functools.partial(enqueue_records, runner.queue)
-    )
-    return runner

@@ -23,7 +23,7 @@ from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import create_counter
 from topics import trajectories
-from workers.curator.agent_runner import AgentRunner
+from workers.curator.durable_agent import DurableAgent
 
 ROUND_INTERVAL_S = 5.0
 NAMED = 10
@@ -32,9 +32,9 @@ log = structlog.get_logger()
 
 
 class OrderAudit:
-    """Audits the orders of ``dispatch``, the runner of that agent."""
+    """Audits the orders of ``dispatch``, the durable part of that agent."""
 
-    def __init__(self, dispatch: AgentRunner, publisher: Publisher, barrier: FlushBarrier) -> None:
+    def __init__(self, dispatch: DurableAgent, publisher: Publisher, barrier: FlushBarrier) -> None:
         self.dispatch = dispatch
         self.publisher = publisher
         self.barrier = barrier

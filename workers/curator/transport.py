@@ -1,8 +1,10 @@
-"""Faust's Kafka transport with overrides, each for a defect of Faust (0.15.3)."""
+"""Faust's Kafka transport with overrides, each for a defect of Faust (0.15.3).
+
+docs/concepts/data-manager.md has the test that fails without each.
+"""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import structlog
@@ -12,10 +14,10 @@ from faust.transport.consumer import RecordMap, ensure_TP
 from faust.transport.drivers import aiokafka
 from faust.types import TP, Message
 from mode import Service
-from mode.services import WaitResults
 from mode.utils.queues import FlowControlEvent
 
 FETCH_MAX_WAIT_MS = 100
+"""A burst of 1,000 trajectories takes the agents 1.3 to 1.6 s; with the 1,500 ms of Faust 3.4 to 4.2 s."""
 CHECK_INTERVAL_S = 1.0
 
 log = structlog.get_logger()
@@ -32,42 +34,6 @@ class Flow(FlowControlEvent):
         """Resume a suspended flow, which clears the buffers; leave an active one alone."""
         if not self.is_active():
             super().resume()
-
-
-class DirectDelivery(Service):
-    """A service that awaits a coroutine without a task if it does not block.
-
-    Defect: Faust creates four tasks a record, to deliver it and to notice a suspended flow or a stop. Nearly always the
-    buffer has room, so nothing can happen meanwhile.
-    """
-
-    async def wait_first(self, *coros: Any, **bound: Any) -> Any:
-        """Wait for the first of ``coros``."""
-        delivery, *others = coros
-        if not isinstance(delivery, Coroutine):
-            return await super().wait_first(*coros, **bound)
-        try:
-            future = delivery.send(None)
-        except BaseException as end:
-            for other in others:
-                other.close()
-            if isinstance(end, StopIteration):
-                return WaitResults([delivery], [end.value], stopped=False)
-            raise
-        return await super().wait_first(Blocked(delivery, future), *others, **bound)
-
-
-class Blocked:
-    """An awaitable for the rest of a suspended coroutine, which is closed on cancellation."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], future: Any) -> None:
-        self.coroutine = coroutine
-        self.future = future
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        with contextlib.closing(self.coroutine):
-            yield self.future
-            return (yield from self.coroutine.__await__())
 
 
 class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
@@ -134,7 +100,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         return consumer
 
 
-class Consumer(DirectDelivery, aiokafka.Consumer):
+class Consumer(aiokafka.Consumer):
     """Faust's consumer with lasting seeks, also for inputs whose committed offset is outside the log.
 
     Defects: after a seek Faust delivers records fetched before, and takes the sought ones for repeats: a recovery never

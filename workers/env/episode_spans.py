@@ -1,4 +1,4 @@
-"""The spans of one episode: its own, and one per step, a separate trace that links to the trajectory's."""
+"""The spans of one episode: its own, which begins the trajectory's trace, and one per step below it."""
 
 import asyncio
 from typing import Any
@@ -30,6 +30,7 @@ class EpisodeSpans:
                 names.ATTR_GROUP: order.group_id,
                 names.ATTR_HOST: host,
             },
+            by_rate=True,
         )
 
     def current(self) -> spans.UseSpan:
@@ -44,7 +45,7 @@ class EpisodeSpans:
             self.attributes[names.ATTR_TAKE_OVER] = take_over
         self.step = spans.ActiveSpan(
             names.SPAN_STEP,
-            parent=spans.ROOT,
+            parent=self.trajectory.ref,
             links=[self.named],
             attributes=self.attributes | {names.ATTR_HOST: self.host},
         )

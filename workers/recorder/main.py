@@ -37,7 +37,7 @@ from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajecto
 from dart_streams.store import AsyncStore, open_store
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter, create_histogram
-from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of, process_attributes
+from dart_streams.telemetry.spans import ROOT, ActiveSpan, UseSpan, context_of, process_attributes, trajectory_span
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -137,7 +137,9 @@ class ObservationWriter:
         announced.add(1, {"outcome": trajectory.outcome})
 
     async def _publish(self, trajectory: Trajectory, item: Delivery) -> None:
-        with UseSpan(context_of(item.record.headers)):
+        context = context_of(item.record.headers)
+        own = trajectory_span(trajectory.trajectory_id)._replace(sampled=context.sampled)
+        with UseSpan(own if context.trace_id else ROOT):
             await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
 
     async def _summarize(self, item: Delivery) -> Trajectory:

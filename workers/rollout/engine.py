@@ -52,7 +52,10 @@ class Engine:
         raise NotImplementedError
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer a request; raise :class:`EngineFault` if it fails, :class:`EngineDead` if all would."""
+        """Answer a request, or score the tokens that a replayed one brings (``request.recorded``).
+
+        Raises :class:`EngineFault` if it fails, :class:`EngineDead` if all would.
+        """
         raise NotImplementedError
 
     async def load(self, version: WeightVersion) -> float:

@@ -77,6 +77,8 @@ class OpenaiEngine(Engine):
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer a request; the caller's timeout also ends the call to the endpoint."""
+        if request.recorded and request.recorded.tokens:
+            raise EngineFault("an endpoint does not score recorded tokens: only answers at temperature 0 are compared")
         started, deadline = time.perf_counter(), Deadline(self.config.env.request_timeout_s)
         refs = {turn.image.sha256: turn.image for turn in request.turns if turn.image is not None}
         assert self.read is not None

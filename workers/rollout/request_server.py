@@ -171,7 +171,8 @@ class RequestServer:
         """Return the reply to a request queued at a monotonic time, and its generation; a fault becomes ``error``."""
         generation, error, started = EMPTY, None, time.monotonic()
         try:
-            generation = await self.engine.generate(request)
+            with ActiveSpan(names.SPAN_ENGINE, attributes={names.ATTR_REQUEST: request.request_id}):
+                generation = await self.engine.generate(request)
         except EngineFault as fault:
             error = str(fault)[:MAX_REASON]
             log.warning("request failed", trajectory=request.trajectory_id, request_id=request.request_id, reason=error)

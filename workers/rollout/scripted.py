@@ -13,6 +13,8 @@ import random
 import re
 import struct
 
+import msgspec
+
 from dart_streams import actions
 from dart_streams.actions.dialects import View
 from dart_streams.config import Config
@@ -49,6 +51,8 @@ class ScriptedEngine(Engine):
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer by the configured behavior, with tokens spread evenly over the latency."""
+        if request.recorded:
+            request = msgspec.structs.replace(request, request_id=request.recorded.request_id)
         clock = asyncio.get_running_loop().time
         started = clock()
         self.in_flight += 1
@@ -57,18 +61,21 @@ class ScriptedEngine(Engine):
         finally:
             self.in_flight -= 1
         text = self.answer(request)
-        pieces = PIECES.findall(text)
-        logprobs, entropies = synthetic_distributions(request.request_id, len(pieces))
+        own = [token_of(piece) for piece in PIECES.findall(text)]
+        tokens = request.recorded.tokens or own if request.recorded else own
+        logprobs, entropies = synthetic_distributions(request.request_id, len(tokens))
+        for place in (place for place, token in enumerate(tokens) if own[place : place + 1] != [token]):
+            logprobs[place] = math.log((1 - math.exp(logprobs[place])) / ALTERNATIVES)
         prompt = "\n".join(f"{t.role}: {t.text or (t.image.sha256 if t.image else '')}" for t in request.turns)
         return Generation(
             text=text,
-            tokens=[token_of(piece) for piece in pieces],
+            tokens=tokens,
             logprobs=logprobs,
             entropies=entropies,
-            versions=version_spans(self.switches, started, clock(), len(pieces)),
+            versions=version_spans(self.switches, started, clock(), len(tokens)),
             prompt_tokens=sum(len(PIECES.findall(turn.text or "")) for turn in request.turns),
             prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
-            prefill_ms=self.settings.latency_ms / max(1, len(pieces)),
+            prefill_ms=self.settings.latency_ms / max(1, len(tokens)),
         )
 
     async def load(self, version: WeightVersion) -> float:

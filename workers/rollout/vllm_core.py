@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 import torch
 from vllm import EngineArgs, SamplingParams
@@ -41,12 +40,18 @@ log = structlog.get_logger()
 
 
 class EngineRequest:
-    """A request; ``future`` resolves to its generation without text."""
+    """A request; ``future`` resolves to its generation without text.
 
-    def __init__(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> None:
+    With ``scored`` that token stands for the only one sampled: its log-probability is returned.
+    """
+
+    def __init__(
+        self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling, scored: int | None = None
+    ) -> None:
         self.prompt = prompt
         self.images = images
         self.sampling = sampling
+        self.scored = scored
         self.future: Future[Generation] = Future()
         self.created_s = time.perf_counter()
         self.first_token_s = 0.0
@@ -127,7 +132,8 @@ class VllmCore:
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
             stop_token_ids=[self.renderer.eos],
-            logprobs=0,
+            logprobs=0 if request.scored is None else 1,
+            logprob_token_ids=None if request.scored is None else [request.scored],
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args={ENTROPIES: key},
@@ -140,21 +146,6 @@ class VllmCore:
         except (ValueError, VLLMClientError) as error:
             raise EngineFault(str(error)) from None
         self.requests[key] = request
-
-    def score(self, prompt: Prompt, images: Sequence[EncodedImage], tokens: Sequence[int]) -> list[float]:
-        """Return the log-probability (nats) of each response token; call only without requests in flight."""
-        places = {f"score-{place}": place for place in range(len(tokens))}
-        for key, place in places.items():
-            params = SamplingParams(max_tokens=1, logprobs=1, logprob_token_ids=[tokens[place]], detokenize=False)
-            sofar = msgspec.structs.replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]])
-            self.llm.add_request(key, vllm_images.prompt_inputs(sofar, images, self.renderer.placeholder), params)
-        logprobs: dict[int, float] = {}
-        while len(logprobs) < len(tokens):
-            finished: list[Any] = self.llm.step()
-            for output in finished:
-                place = places[output.request_id]
-                logprobs[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
-        return [logprobs[place] for place in range(len(tokens))]
 
     def step(self) -> None:
         """Generate one token for every request in flight; resolve finished requests."""
@@ -229,7 +220,7 @@ def cut_short(request: EngineRequest, output: Any) -> EngineFault | None:
 def generation_of(request: EngineRequest, output: Any, entropies: Mapping[int, float]) -> Generation:
     """Return vLLM's ``RequestOutput``, with entropies (nats) by token index, as a generation without text."""
     completion = output.outputs[0]
-    tokens = list(completion.token_ids)
+    tokens = list(completion.token_ids) if request.scored is None else [request.scored]
     spans = completion.weight_versions
     return Generation(
         text="",

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ from dart_streams.policy.shared_tensors import SharedTensors
 from dart_streams.store import open_store
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
-from topics.values import Sampling
+from topics.values import Sampling, VersionSpan
 from topics.weights import WeightVersion
 from workers.rollout.engine import Engine, EngineDead, EngineFault, Generation, LoadFault, Recalled
 from workers.rollout.generated_answers import GeneratedAnswers
@@ -75,14 +76,37 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._thread.start()
 
-    async def generate(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> Generation:
-        """Generate a response without text, aborted when cancelled; raise EngineFault if rejected, or EngineDead."""
-        request = EngineRequest(prompt, images, sampling)
+    async def generate(
+        self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling, scored: int | None = None
+    ) -> Generation:
+        """Generate a response without text, aborted when cancelled; raise EngineFault if rejected, or EngineDead.
+
+        With ``scored`` it is that one token.
+        """
+        request = EngineRequest(prompt, images, sampling, scored)
         try:
             return await self._submit(request, request.future)
         except asyncio.CancelledError:
             self._commands.put(lambda core: self._abort(core, request))
             raise
+
+    async def score(
+        self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling, tokens: Sequence[int]
+    ) -> Generation:
+        """Return ``tokens`` as the response, each scored behind those before it; raise as :meth:`generate`."""
+        one, replace = msgspec.structs.replace(sampling, max_tokens=1), msgspec.structs.replace
+        parts = [replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]]) for place in range(len(tokens))]
+        asked = (self.generate(part, images, one, token) for part, token in zip(parts, tokens, strict=True))
+        made = await asyncio.gather(*asked)
+        runs = groupby(range(len(made)), key=lambda place: made[place].versions[0].version)
+        places = [(version, list(run)) for version, run in runs]
+        return replace(
+            made[0],
+            tokens=list(tokens),
+            logprobs=[each.logprobs[0] for each in made],
+            entropies=[each.entropies[0] for each in made],
+            versions=[VersionSpan(version=version, start=run[0], end=run[-1] + 1) for version, run in places],
+        )
 
     async def call(self, function: Callable[[VllmCore], T]) -> T:
         """Run ``function`` on the thread between two steps; its errors end the engine."""
@@ -253,8 +277,9 @@ class VllmEngine(Engine):
             return
         probe.refuse_other_rendering(stored, self.renderer)
         prompt = self.renderer.prompt(probe.probe_turns())
-        scored, dtype = await thread.call(lambda core: (core.score(prompt, [screen], stored.tokens), core.dtype))
-        mismatch, bound = probe.mean_mismatch(stored, scored), self.config.rollout.vllm.parity_nats
+        dtype = await thread.call(lambda core: core.dtype)
+        scored = await thread.score(prompt, [screen], Sampling(), stored.tokens)
+        mismatch, bound = probe.mean_mismatch(stored, scored.logprobs), self.config.rollout.vllm.parity_nats
         if not mismatch <= bound:
             raise probe.ParityFault(
                 f"vLLM's log-probabilities of version {version.version}, in {dtype}, differ from the trainer's, in "
@@ -265,14 +290,20 @@ class VllmEngine(Engine):
         log.info("parity checked", version=version.version, mismatch_nats=round(mismatch, 6))
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer a request."""
+        """Answer a request, or score the tokens that it brings."""
         if self.thread is None:
             raise EngineFault("the engine has not started")
-        prompt = self.renderer.prompt(request.turns, self.answers.of(request.trajectory_id))
+        recorded = request.recorded or None
+        brought = {self.renderer.text(tokens): tokens for tokens in recorded.before} if recorded else {}
+        prompt = self.renderer.prompt(request.turns, brought if recorded else self.answers.of(request.trajectory_id))
         images, fetch_ms = await self.images.get(prompt.images)
-        generation = await self.thread.generate(prompt, images, request.sampling)
+        if recorded and recorded.tokens:
+            generation = await self.thread.score(prompt, images, request.sampling, recorded.tokens)
+        else:
+            generation = await self.thread.generate(prompt, images, request.sampling)
         text = self.renderer.text(generation.tokens)
-        self.answers.add(request.trajectory_id, text, generation.tokens)
+        if recorded is None:
+            self.answers.add(request.trajectory_id, text, generation.tokens)
         recalled = compare_history(self.renderer, self.config.policy.dialect.build(), generation.tokens, text)
         return msgspec.structs.replace(generation, text=text, fetch_ms=fetch_ms, recalled=recalled)
 

@@ -35,7 +35,7 @@ class Worker(msgspec.Struct, frozen=True):
     (:mod:`dart_streams.telemetry.health_server`).
     """
 
-    serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+    serve: Callable[[asyncio.Event], Coroutine[Any, Any, object]]
     background: Mapping[str, Callable[[], Awaitable[Any]]] = {}
     find_lack: Callable[[], str] = lambda: ""
 

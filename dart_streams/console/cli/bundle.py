@@ -1,7 +1,8 @@
-"""``dart-streams capture`` and ``replay``: write a run's records into a bundle; repeat or vary its decisions."""
+"""``dart-streams capture`` and ``replay``: write a run's records into a bundle; repeat its decisions or its answers."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from dart_streams.console.cli.options import (
     State,
     read_config,
     run_config,
+    run_or_bundle,
     split_names,
 )
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
@@ -27,7 +29,9 @@ from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
     from dart_streams.config import Config
+    from dart_streams.console.bundles.recorded_answers import AnswerComparison
     from dart_streams.console.bundles.replay import Outcome
+    from dart_streams.console.bundles.republish import TimeSpan
     from dart_streams.console.bundles.whatif import WhatIfMetrics
     from dart_streams.console.runs.bundle import Bundle
 
@@ -85,7 +89,7 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
 
 
 def replay(
-    path: Annotated[Path, typer.Argument(help="A bundle, made by `capture`.", metavar="BUNDLE")],
+    path: Annotated[Path | None, typer.Argument(help="A bundle, made by `capture`.", metavar="BUNDLE")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Decide with KEY set to VALUE; may be repeated.", metavar="KEY=VALUE"),
@@ -93,21 +97,39 @@ def replay(
     plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).")] = None,
     into: Annotated[str, typer.Option(help="Publish the records into topics of this prefix.", metavar="PREFIX")] = "",
     speed: Annotated[str, typer.Option(help="With --into: 1x, 10x, … or max.")] = "max",
-    begin: Annotated[str, typer.Option("--from", help="With --into: the first offset, or time (ISO 8601).")] = "",
-    until: Annotated[str, typer.Option("--until", help="With --into: the offset, or time, to stop before.")] = "",
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Ask a rollout worker the recorded requests, and compare its answers.")
+    ] = False,
+    begin: Annotated[
+        str, typer.Option("--from", help="With --into or --requests: the first offset, or time (ISO 8601).")
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--until", help="With --into or --requests: the offset, or time, to stop before.")
+    ] = "",
     topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. \\[default: all]")] = "",
+    run: Annotated[str, typer.Option("--run", help="With --requests: a run, in place of a bundle.")] = "",
+    state: State = Path(".dart"),
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Repeat a bundle's decisions without services and compare; exit code 1 at the first difference.
 
     With --set: what each setting alone, and all together, would have changed. With --into: publish the records into
-    shadow topics of the configuration's broker.
+    shadow topics of the configuration's broker. With --requests: start a rollout worker on topics of its own. It
+    gets each weight version that still exists, and the requests that this version answered.
     """
     from dart_streams.console.bundles import replay as rerun
     from dart_streams.console.runs.bundle import Bundle
 
     log_to_stderr()
+    if sum((requests, bool(into), bool(settings))) > 1:
+        raise UserError("--requests, --into and --set are three replays: give one of them")
+    if requests:
+        span = span_of(begin, until)
+        show_answers(replay_requests(path, run, state, config, span), as_json=as_json)
+        return
+    if path is None:
+        raise UserError("name a bundle, made by `dart-streams capture`")
     bundle = Bundle(path)
     if into:
         show(publish_records(bundle, config, into, speed, begin, until, topics), as_json=as_json)
@@ -133,10 +155,72 @@ def publish_records(
     from dart_streams.console.bundles import republish
 
     bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
-    (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
-    span = republish.TimeSpan(first, end, first_timed, end_timed)
     chosen = republish.choose_topics(bundle, split_names(topics))
-    return [*republish.republish(bundle, bus, chosen, span, speed_of(speed))]
+    return [*republish.republish(bundle, bus, chosen, span_of(begin, until), speed_of(speed))]
+
+
+def replay_requests(path: Path | None, run: str, state: Path, config: Path | None, span: TimeSpan) -> AnswerComparison:
+    """Ask a bundle's requests again, or those on the topics of a run; ``config`` names another broker and store."""
+    from dart_streams.console.bundles import capture as capturing
+    from dart_streams.console.bundles.bundle_inputs import config_of
+    from dart_streams.console.bundles.recorded_answers import READ
+    from dart_streams.console.launch import request_replay
+    from dart_streams.console.runs.bundle import Bundle
+
+    if path is not None and run:
+        raise UserError("a bundle and --run are two sources of requests: name one of them")
+    if path is not None:
+        bundle = Bundle(path)
+        settings = config_of(bundle)
+        if config is not None:
+            deployment = read_config(config)
+            settings = msgspec.structs.replace(settings, bus=deployment.bus, store=deployment.store)
+        return request_replay.replay_requests(bundle, settings, span, note)
+    settings, _ = run_or_bundle(run, state, None)
+    with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
+        captured = Path(scratch) / "requests.dart"
+        capturing.capture(settings, captured, READ)
+        return request_replay.replay_requests(Bundle(captured), settings, span, note)
+
+
+def show_answers(found: AnswerComparison, *, as_json: bool) -> None:
+    """Print a comparison of answers; raise ``typer.Exit`` with 1 unless all are equal."""
+    from rich.table import Table
+
+    if as_json:
+        show_json(found)
+        raise typer.Exit(not found.equal)
+    console = PlainConsole(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("version", "answers", "generated", "tokens", "different", "largest difference, nats"):
+        table.add_column(name, justify="right")
+    for each in found.versions:
+        counts = (each.version, each.answers, each.generated, each.tokens, each.different)
+        table.add_row(*(f"{number:,}" for number in counts), f"{each.max_nats:.2g}")
+    console.print(table)
+    for reason, number in sorted(found.left_out.items()):
+        console.print(f"not compared: {number:,}, {reason}", soft_wrap=True)
+    if found.equal:
+        answers = sum(each.answers for each in found.versions)
+        console.print(f"[green]equal[/green]: {answers:,} answers, within {found.tolerance_nats:g} nats a token")
+        return
+    if (first := found.difference) is None:
+        console.print("[red]nothing compared[/red]: no answer has a version whose weights are there")
+    else:
+        place = "" if first.token is None else f", token {first.token}"
+        step = f"step {first.step} of {escape(first.trajectory_id)}, version {first.version}"
+        console.print(f"[red]differs[/red] first at {escape(first.request_id)}, {step}: {first.what}{place}")
+        for side in ("recorded", "replayed"):
+            console.print(f"  {side}: {escape(str(getattr(first, side))[:MAX_CHARS])}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def span_of(begin: str, until: str) -> TimeSpan:
+    """Return the bounds of two options."""
+    from dart_streams.console.bundles.republish import TimeSpan
+
+    (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
+    return TimeSpan(first, end, first_timed, end_timed)
 
 
 def speed_of(text: str) -> float | None:

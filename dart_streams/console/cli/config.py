@@ -1,4 +1,4 @@
-"""``dart-streams config``: print a resolved configuration, or check files."""
+"""``dart-streams config``: print a resolved configuration, compare it with its papers, or check files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dart_streams.console.cli.options import DEFAULT_CONFIG, AsJson, Recipes, Settings
-from dart_streams.console.cli.output import note, print_line, show_json
+from dart_streams.console.cli.output import note, print_line, show, show_json
 from dart_streams.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -38,6 +38,36 @@ def show_config(
     if diff:
         tables = drop_defaults(tables, msgspec.to_builtins(Config()))
     show_json(tables) if as_json else print_line(tomli_w.dumps(tables).rstrip("\n"))
+
+
+@app.command("differences")
+def show_differences(
+    file: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
+    recipe: Recipes = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a run's settings with those of its recipes' papers and of the authors' releases.
+
+    Without a recipe the comparison is with dart. A star marks what differs from the paper.
+    """
+    from dart_streams.config import differences, load
+
+    config = load(file, recipe=recipe or (), settings=settings or ())
+    rows = differences.compare_settings(config)
+    if as_json:
+        show_json(rows)
+        return
+    for name in dict.fromkeys(row.recipe for row in rows):
+        paper = differences.read_paper(name)
+        sources = [f"paper: {paper.source or 'none'}", *([f"release: {paper.release_source}"] * bool(paper.release))]
+        note("\n".join(sources))
+        own = [row for row in rows if row.recipe == name]
+        show([differences.table_row(row) for row in own], as_json=False, title=f"recipe {name}")
+        for row in own:
+            if row.differs and row.why:
+                note(f"{row.key}: {row.why}")
+    note(differences.describe_differences(config))
 
 
 @app.command("check")
@@ -69,7 +99,7 @@ def errors_in(file: Path) -> list[str]:
         tables = read_tables(file, f"no configuration file {file}")
     except ConfigError as error:
         return [str(error)]
-    if "pages" in tables:
+    if tables.keys() & {"pages", "osworld"}:
         return error_of(tasks.load, file)
     try:
         tables = merge_recipes(tables)

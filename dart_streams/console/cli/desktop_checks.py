@@ -1,5 +1,6 @@
 """The checks of ``dart-streams doctor`` for desktops, for OSWorld's tasks on them, and for phones."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,16 +51,12 @@ def check_osworld(config: Config) -> Finding:
     python = sidecar.ENVIRONMENT / "bin" / "python"
     if not python.exists():
         return Finding("osworld", "fail", f"no {sidecar.ENVIRONMENT}", "make osworld, in the repository")
-    if not named or not Path(named).is_dir():
-        found = f"no mirror {named}" if named else "no mirror is named"
-        return Finding(
-            "osworld", "fail", found, "set env.osworld.mirror_folder: `dart-streams osworld mirror` fills it"
-        )
-    return mirror_of(Path(named), file.osworld, Path(config.tasks.file).parent)
+    return mirror_of(named, file.osworld, Path(config.tasks.file).parent)
 
 
-def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
+def mirror_of(named: str, listed: OsworldTasks, base: Path) -> Finding:
     """Check that a mirror has the files of the tasks, and count its placeholders."""
+    folder = Path(named or os.devnull)
     try:
         examples = listed.examples(base)
         usable, unusable = load_all(examples, (page.page for page in listed.pages(base)))
@@ -68,8 +65,15 @@ def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
         made = sum(known.made for known in own.recorded().values())
     except ConfigError as error:
         return Finding("osworld", "fail", "no usable task files", str(error))
+    if wanted and not folder.is_dir():
+        found = f"no mirror {named}" if named else "no mirror is named"
+        return Finding(
+            "osworld", "fail", found, "set env.osworld.mirror_folder: `dart-streams osworld mirror` fills it"
+        )
     missing = sum(own.find(url) is None for url in wanted)
     found = f"{folder} has {len(wanted) - missing} of {len(wanted)} files, {made} of our own making"
+    if not wanted:
+        found = "none of its tasks needs a file of the mirror"
     if unusable:
         found = f"{len(unusable)} tasks can't be used, for instance {unusable[0].page}: {unusable[0].reason}; {found}"
         return Finding("osworld", "warn", found, "mend these files, or leave the tasks out of the list")

@@ -134,6 +134,9 @@ def main() -> None:
 
 def execute(arguments: list[str]) -> "str | int | None":
     """Run a command, print its error, and return the exit code."""
+    import logging
+
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # it warns of torchao, which transformers imports
     try:
         from dart_streams.telemetry import environment
 

@@ -101,7 +101,10 @@ class RunTools:
         return self._ask(lambda answers: answers.compare_around(version, window))
 
     def trace_id(self, identity: str) -> dict[str, Any]:
-        """Follow an id both ways: what it was made of, and what it went into, such as a trajectory or version v7."""
+        """Follow an id both ways: what it was made of, and what it went into, such as a trajectory or version v7.
+
+        A dropped group, an order, a refused proposal or a request without an answer is explained.
+        """
         return self._ask(lambda answers: answers.trace(identity))
 
     def list_rows(
@@ -120,7 +123,7 @@ class RunTools:
 def answers_on(config: Config, source: Bundle | None) -> RunAnswers:
     """Read a run, or a bundle, anew."""
     from dart_streams.console.cli.trace import records_of, spans_of
-    from dart_streams.console.runs.task_history import READ
+    from dart_streams.console.views.explanations import READ
     from dart_streams.console.views.run_answers import RunAnswers
 
     return RunAnswers(config.bus.run, config, records_of(config, source, READ), spans_of(config, source))

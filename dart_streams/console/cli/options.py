@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +17,19 @@ if TYPE_CHECKING:
     from dart_streams.console.runs.run_folder import RunFolder
 
 DEFAULT_CONFIG = Path("deploy/config/demo.toml")
+CONFIG_VARIABLE = "DART_CONFIG"
+"""Environment variable that names another default, as containers do."""
+NO_RUN = "no run in {} yet: start one with `make demo`; that of `docker compose up` begins once its policy is built"
 CHECKOUT = Path(__file__).parents[3]
 """The repository, if the package runs from one: commands work from any folder."""
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help=f"Configuration file. \\[default: {DEFAULT_CONFIG} if it exists]")
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help=f"Configuration file. \\[default: ${CONFIG_VARIABLE}, or {DEFAULT_CONFIG} if it exists]",
+    ),
 ]
 RunConfig = Annotated[
     Path | None, typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run.")
@@ -54,7 +63,7 @@ def split_names(text: str) -> list[str]:
 
 
 def read_config(path: Path | None, recipe: Sequence[str] = (), settings: Sequence[str] = ()) -> Config:
-    """Read a configuration with an absolute ``tasks.file``; without a path the demonstration's, or the defaults.
+    """Read a configuration with an absolute ``tasks.file``; without a path the default file, or the defaults.
 
     The keys of ``recipe`` win over those of the file, and ``settings`` (``key=value``) over both.
     """
@@ -62,6 +71,8 @@ def read_config(path: Path | None, recipe: Sequence[str] = (), settings: Sequenc
 
     from dart_streams.config import Config, load
 
+    if path is None and (named := os.environ.get(CONFIG_VARIABLE)):
+        path = Path(named)
     if path is None:
         path = next((path for path in (DEFAULT_CONFIG, CHECKOUT / DEFAULT_CONFIG) if path.exists()), None)
         if path is None:
@@ -76,7 +87,7 @@ def find_run(run: str, state: Path) -> RunFolder:
     from dart_streams.console.runs import run_folder
 
     if not run and not any((state / "runs").glob("*/config.toml")):
-        raise UserError(f"no run in {state} yet: start one with `make demo`")
+        raise UserError(NO_RUN.format(state))
     return run_folder.find(str(state), run or "latest")
 
 

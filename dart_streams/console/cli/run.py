@@ -92,8 +92,10 @@ def run(
     resolved = run_start.resumed_config(resume, state, given, note, changes) if resume or not given else given
     keys = set_keys(file, recipe or (), changes) if given else placed_run.ALL_SET
     if dry_run:
+        from dart_streams.config.differences import describe_differences
         from dart_streams.console.cli import run_plan
 
+        note(describe_differences(resolved))
         wanted = run_start.with_init(init, resolved)
         plan = run_start.dry_run(wanted, name, resume=bool(resume), keys=keys, gpus=gpus, gib=gpu_memory)
         run_plan.show_plan(plan, as_json=as_json)

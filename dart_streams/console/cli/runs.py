@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_streams.console.cli.options import AsJson, State, find_run
+from dart_streams.console.cli.options import NO_RUN, AsJson, State, find_run
 from dart_streams.console.cli.output import log_to_stderr, note, print_line, show
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
@@ -36,7 +36,7 @@ def list_(state: State = Path(".dart"), as_json: AsJson = False) -> None:
 
     rows = list_runs(state)
     if as_json or not rows:
-        show(rows, as_json=as_json, empty=f"no run in {state} yet: start one with `make demo`")
+        show(rows, as_json=as_json, empty=NO_RUN.format(state))
         return
     PlainConsole().print(table_of(rows))
 

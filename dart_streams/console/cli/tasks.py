@@ -54,7 +54,10 @@ def show_tasks(
         return
     listed = [row for row in rows if row.groups or everything]
     console = PlainConsole()
-    console.print(table_of(listed, reasons=wide or console.width >= WIDE_COLUMNS))
+    reasons = wide or console.width >= WIDE_COLUMNS
+    console.print(table_of(listed, reasons=reasons))
+    if not reasons:
+        console.print("--wide adds the reason of each task's next budget")
     if left_out := len(rows) - len(listed):
         console.print(f"{left_out} tasks without a group, such as held-out ones, are not listed: --all lists them")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +18,13 @@ from dart_streams.errors import UserError
 if TYPE_CHECKING:
     from rich.tree import Tree
 
+    from dart_streams.bus.lag import Lag
     from dart_streams.config import Config
-    from dart_streams.console.lineage.lineage import Node
+    from dart_streams.console.lineage.lineage import Lineage, Node
     from dart_streams.console.lineage.traces import Coverage, Timeline
     from dart_streams.console.runs.bundle import Bundle
     from dart_streams.console.runs.run_state import RunState
+    from dart_streams.console.views.explanations import Explanations
     from topics import Topic
 
 MAX_FIELD_CHARS = 60
@@ -50,7 +53,8 @@ def trace(
     identity: Annotated[
         str,
         typer.Argument(
-            help="A request, trajectory, group, train step (12), weight version (v12) or screenshot (sha256).",
+            help="A request, trajectory, group, order, train step (12), weight version (v12), screenshot (sha256), "
+            "proposed task or record (observations[0]@17).",
             metavar="ID",
         ),
     ] = "",
@@ -64,11 +68,15 @@ def trace(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow an id both ways: to what it was made from, and to what was made from it."""
+    """Follow an id both ways: to what it was made from, and to what was made from it, or why nothing was.
+
+    A group that was dropped, an order, a request without an answer, a refused proposal and a dead letter are explained.
+    """
     from rich.tree import Tree
 
     from dart_streams.console.lineage import traces
     from dart_streams.console.lineage.lineage import Lineage
+    from dart_streams.console.views.explanations import READ
 
     log_to_stderr()
     if bool(identity) + slowest + coverage != 1:
@@ -83,11 +91,36 @@ def trace(
     elif coverage:
         show_coverage(traces.measure_coverage(records_of(config, source), spans, config.bus.run), as_json=as_json)
     else:
-        node = Lineage(records_of(config, source), spans, config.bus.run).of(identity)
+        lineage = Lineage(records_of(config, source, READ), spans, config.bus.run)
+        node = explanations_of(lineage, config, source).of(identity)
         if as_json:
             show_json(node)
         else:
             PlainConsole().print(grow_tree(Tree(label(node)), node))
+
+
+async def read_lags(config: Config) -> list[Lag] | None:
+    """Return the lags of the run's groups, None if the broker does not answer."""
+    from dart_streams.bus.lag import lag_reader
+
+    async with lag_reader(config.bus) as lags:
+        return await lags.read()
+
+
+def explanations_of(lineage: Lineage, config: Config, source: Bundle | None) -> Explanations:
+    """Return the explanations of ids; a bundle has neither dead letters nor committed offsets."""
+    from dart_streams.console.repair.dead_letters import letters_about
+    from dart_streams.console.runs.open_orders import lost_orders
+    from dart_streams.console.views.explanations import Explanations
+
+    if source is not None:
+        return Explanations(lineage, config)
+    return Explanations(
+        lineage,
+        config,
+        lambda identity: letters_about(config.bus, identity),
+        lambda: lost_orders(lineage.state, asyncio.run(read_lags(config))),
+    )
 
 
 def show_coverage(found: Coverage, *, as_json: bool) -> None:

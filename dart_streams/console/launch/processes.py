@@ -5,6 +5,7 @@ The tiny policy is built in the model environment, from demonstrations under a s
 
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -47,15 +48,22 @@ class ProcessSet(msgspec.Struct, frozen=True):
 
 
 def find_programs(prefix: Path = Path(sys.prefix)) -> Programs:
-    """Find the programs of the sibling environments of ``prefix``."""
-    return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model", "data")))
+    """Find the programs of the sibling environments of ``prefix``.
+
+    An environment of another name, as in an image, has no siblings: it is that of streams, and with vLLM of the model.
+    """
+    homes = {name: prefix.parent / name for name in ("streams", "model", "data")}
+    if prefix.name not in homes:
+        homes |= dict.fromkeys(("streams", "model") if find_spec("vllm") else ("streams",), prefix)
+    return Programs(*(home / "bin" / "dart-streams" for home in homes.values()))
 
 
 def refuse_missing(config: Config, found: Programs) -> None:
     """Raise UserError if an environment is missing that a process of ``config`` runs in."""
     for program in [found.streams, found.model] if needs_model(config) else [found.streams]:
         if not program.exists():
-            raise UserError(f"{program} is missing: run `make setup`")
+            image = "the command in the model's image (`docker compose run --rm rollout ...`)"
+            raise UserError(f"{program} is missing: run `make setup`, or {image}")
     if config.tracker.tool and not found.data.exists():
         raise UserError(f"{found.data} is missing, which tracker.tool {config.tracker.tool!r} needs: run `make data`")
 

@@ -10,12 +10,13 @@ import msgspec
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
+from dart_streams.config.differences import describe_differences
 from dart_streams.connection import auth
 from dart_streams.console.launch import evaluate, hub_policy, placed_run, process_registry, processes
 from dart_streams.console.launch.services import jars
 from dart_streams.console.launch.services.lock import Notify
 from dart_streams.console.launch.session import Session, run_session
-from dart_streams.console.launch.training_run import TrainingRun, required_steps
+from dart_streams.console.launch.training_run import TrainingRun, is_evaluated
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.evaluation import EvaluationResult
 from dart_streams.console.runs.resumption import changed_keys
@@ -58,8 +59,14 @@ def start_run(
         life.enter_context(run_folder.undo_latest(folder, before))
         if not resume:
             life.enter_context(run_folder.lock_folder(folder.path))
-        notify(f"run {folder.id} in {folder.path}")
+        show_run(folder, notify)
         run_session(folder, lambda _: own_session(folder, placement, owns_services=services))
+
+
+def show_run(folder: RunFolder, notify: Notify) -> None:
+    """Say where a run is, and how its settings differ from the papers of its recipes."""
+    notify(f"run {folder.id} in {folder.path}")
+    notify(describe_differences(folder.config()))
 
 
 def dry_run(
@@ -109,7 +116,6 @@ def show_changes(folder: RunFolder, config: Config, notify: Notify) -> None:
 
 def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
     """Measure a run whose processes an outside supervisor keeps alive, and write its report."""
-    required_steps(config)
     if processes.needs_model(config) and (model := hub_models.hub_model(config.policy.path)):
         recipe.refuse_unpinned(model)
     earlier = RunFolder(config.run.folder)
@@ -117,7 +123,9 @@ def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
         show_changes(earlier, config, notify)
     before = run_folder.read_latest(earlier.path.parent)
     folder = run_folder.attach(config, Path(config.tasks.file))
-    notify(f"run {folder.id} in {folder.path}")
+    show_run(folder, notify)
+    if before_only and is_evaluated(config, folder.journal()):
+        return notify("it was measured before training already")
     with run_folder.undo_latest(folder, before):
         run_session(folder, lambda _: attached_session(folder, before_only=before_only))
 

@@ -98,7 +98,8 @@ class Session:
                 if outcome == "failed" and self.processes is not None:
                     self.notify(f"once the cause is gone, resume the run with `{self.folder.resume_command}`")
         if outcome == "interrupted":
-            raise InterruptedRun(f"interrupted; resume it with `{self.folder.resume_command}`")
+            again = "start it again" if self.processes is None else f"resume it with `{self.folder.resume_command}`"
+            raise InterruptedRun(f"interrupted; {again}")
 
     async def go_through(self, run: TrainingRun) -> None:
         """Start the services, display the run, and write its report."""
@@ -119,10 +120,14 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def page_served(self, supervisor: Supervisor) -> AsyncIterator[None]:
-        """Start the run's web page, if it has one, and show its address once it is up."""
-        file = self.folder.path / PAGE_FILE
-        file.unlink(missing_ok=True)
+        """Start the run's web page, if it has one, and show its address once it is up.
+
+        The page of an attached run is another process of the deployment, with its file in the state folder.
+        """
+        file = Path(self.config.run.state_dir) / PAGE_FILE
         if self.processes is not None:
+            file = self.folder.path / PAGE_FILE
+            file.unlink(missing_ok=True)
             await supervisor.start(self.processes.ui)
         async with run_beside(self.announce_page(file)):
             yield

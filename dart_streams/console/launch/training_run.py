@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -99,7 +100,7 @@ class TrainingRun:
                 demonstrations = await self.start(follower, publisher)
             with self.phase("demonstrations"):
                 await self.finish_demonstrations(follower, demonstrations)
-            if self.config.evaluation.episodes and not self.is_evaluated:
+            if self.config.evaluation.episodes and not is_evaluated(self.config, self.journal):
                 with self.phase("before"):
                     version, of = await self.evaluate(follower, publisher), self.config.rollout.endpoint_model
                     self.journal = msgspec.structs.replace(self.journal, before_version=version, before_model=of)
@@ -116,13 +117,6 @@ class TrainingRun:
                 with self.phase("drain"):
                     await self.supervisor.stop_all()
             self.lags = await follower.read_final()
-
-    @property
-    def is_evaluated(self) -> bool:
-        """Whether this policy was evaluated before training; a resumed run may have had another endpoint."""
-        return self.journal.before_version is not None and (
-            self.journal.before_model == self.config.rollout.endpoint_model
-        )
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -254,15 +248,18 @@ class TrainingRun:
         return result.version
 
     async def train(self, follower: RunFollower) -> None:
-        """Train for ``run.minutes`` or until :attr:`enough`; an attached run trains until its trainer's last step."""
+        """Train for ``run.minutes`` or until :attr:`enough`.
+
+        An attached run trains until its trainer's last step, or until a signal ends it if the trainer has none.
+        """
         limit_s = self.config.run.minutes * 60
+        if self.attached and self.config.trainer.max_train_steps is None:
+            await follower.until(lambda _: False, "a signal: trainer.max_train_steps is not set", math.inf)
         self.circle_end = end = Deadline(limit_s)
         if self.attached:
-            steps = required_steps(self.config)
+            last = required_steps(self.config)
             advice = "Look at the log of the trainer, raise run.minutes, or lower trainer.max_train_steps"
-            await follower.until(
-                lambda state: trained_steps(state) >= steps, f"{steps} optimizer steps", limit_s, advice
-            )
+            await follower.until(lambda state: trained_steps(state) >= last, f"{last} optimizer steps", limit_s, advice)
         else:
             await self.supervisor.start(self.processes.curator)
             await follower.until(lambda state: end.expired or self.enough(state), "training to end", limit_s + GRACE_S)
@@ -331,6 +328,11 @@ def trained_steps(state: RunState) -> int:
     return state.versions[newest].event.train_step if newest is not None else 0
 
 
+def is_evaluated(config: Config, journal: PhaseLog) -> bool:
+    """Return whether this policy was evaluated before training; a resumed run may have had another endpoint."""
+    return journal.before_version is not None and journal.before_model == config.rollout.endpoint_model
+
+
 def last_train_step(config: Config) -> int | None:
     """Return the optimizer step that ends training, None if only time does: the run's or the trainer's own."""
     bounds = (config.run.train_steps, config.trainer.max_train_steps)
@@ -340,5 +342,5 @@ def last_train_step(config: Config) -> int | None:
 def required_steps(config: Config) -> int:
     """Return the number of the trainer's last step; raise :class:`ConfigError` if it has none."""
     if config.trainer.max_train_steps is None:
-        raise ConfigError("trainer.max_train_steps is not set: an attached run ends after that many steps")
+        raise ConfigError("trainer.max_train_steps is not set: the report is written after that many steps")
     return config.trainer.max_train_steps

@@ -42,14 +42,21 @@ class Lineage:
         self.run = run
 
     def of(self, identity: str) -> Node:
+        """Return the tree of an id, as :meth:`find`; raise UserError as :meth:`refusal` without one."""
+        if (node := self.find(identity)) is None:
+            raise self.refusal(identity)
+        return node
+
+    def find(self, identity: str) -> Node | None:
         """Return the tree of a request, trajectory, group, optimizer step (a number), version (``v12``) or screenshot.
 
-        A screenshot is named by its sha256, or the beginning of it. Raises UserError with the nearest id, and the form
-        of ids, if the run has no such id.
+        A screenshot is named by its sha256, or the beginning of it. None if nothing was made of it: a request that was
+        not used, a group that was not curated, an unknown id.
         """
         state = self.state
         if request := re.fullmatch(r"(.+)/(\d+)/(\d+|person)", identity):
-            if self.action(request[1], int(request[2])) is not None:
+            taken = self.action(request[1], int(request[2]))
+            if taken is not None and taken.request_id == identity:
                 return self.step(request[1], int(request[2]), up=True)
         elif identity in state.observations:
             return self.trajectory(identity, up=True)
@@ -64,14 +71,20 @@ class Lineage:
                 if sha256.startswith(identity):
                     steps = [self.step(trajectory_id, index, up=True) for trajectory_id, index in seen]
                     return Node(kind="screenshot", id=sha256, fields={"seen": len(seen)}, went_into=steps)
-        known = itertools.chain(state.groups, state.observations, map(str, state.trained))
+        return None
+
+    def refusal(self, identity: str) -> UserError:
+        """Return the error for an id that the run never had, with the nearest one and the forms of ids."""
+        state = self.state
+        known = itertools.chain(state.groups, state.orders_of, state.observations, map(str, state.trained))
         near = difflib.get_close_matches(identity, known, n=1, cutoff=0.7)
-        raise UserError(
-            f"run {self.run!r} has nothing called {identity!r}"
-            + (f": did you mean {near[0]!r}?" if near else "")
+        return UserError(
+            f"run {self.run!r} has nothing called {identity!r}, nor has it a dead letter that names it"
+            + (f": did you mean {near[0]!r}?" if near else ".")
             + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(state.observations)} in the log), "
             f"a group (g000012, {len(state.groups)} curated), a train step (a number up to "
-            f"{max(state.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
+            f"{max(state.trained, default=0)}), a weight version (v3), a screenshot (sha256), an order (g000012/3/0), "
+            "a proposed task, a record (observations[0]@17)"
         )
 
     def action(self, trajectory_id: str, index: int) -> ExecutedAction | None:
@@ -207,7 +220,7 @@ class Lineage:
             if taken.take_over is not None:
                 fields |= {"by": "a person", "take_over": taken.take_over}
         span = self.timeline.steps.get((trajectory_id, index))
-        trace = self.timeline.traces[span.trace] if span else []
+        trace = self.timeline.below(span) if span else []
         groups = self.groups_with(trajectory_id, index) if up else []
         return Node(
             kind="request",

@@ -36,6 +36,7 @@ class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: float = 0.0
     end_ms: float = 0.0
     status: str = "UNSET"
+    failure: str = ""
     attributes: dict[str, Any] = {}
     links: list[str] = []
 
@@ -46,11 +47,11 @@ class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline:
-    """All spans of a run, by id, by trace, by step (trajectory, index), and switches by version."""
+    """All spans of a run, by id, by parent, by step (trajectory, index), and switches by version."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self.by_id: dict[str, RecordedSpan] = {}
-        self.traces: defaultdict[str, list[RecordedSpan]] = defaultdict(list)
+        self.children: defaultdict[str, list[RecordedSpan]] = defaultdict(list)
         self.steps: dict[tuple[str, int], RecordedSpan] = {}
         self.switches: defaultdict[int, list[RecordedSpan]] = defaultdict(list)
         decoder = msgspec.json.Decoder(RecordedSpan)
@@ -60,12 +61,20 @@ class Timeline:
 
     def _add(self, span: RecordedSpan) -> None:
         self.by_id[f"{span.trace}:{span.span}"] = span
-        self.traces[span.trace].append(span)
+        if span.parent is not None:
+            self.children[f"{span.trace}:{span.parent}"].append(span)
         if span.name == names.SPAN_STEP:
             place = (span.attributes.get(names.ATTR_TRAJECTORY, ""), span.attributes.get(names.ATTR_STEP, -1))
             self.steps[place] = span
         elif span.name == names.SPAN_SWITCH:
             self.switches[span.attributes.get(names.ATTR_VERSION, -1)].append(span)
+
+    def below(self, span: RecordedSpan) -> list[RecordedSpan]:
+        """Return a span and all below it."""
+        found = [span]
+        for one in found:
+            found += self.children.get(f"{one.trace}:{one.span}", ())
+        return found
 
     def get(self, ref: SpanRef) -> RecordedSpan | None:
         """Return the span, or None."""
@@ -128,7 +137,7 @@ def slowest_requests(timeline: Timeline, most: int) -> list[SlowRequest]:
     """Return the step requests of highest latency."""
     requests = []
     for span in timeline.steps.values():
-        trace = timeline.traces[span.trace]
+        trace = timeline.below(span)
         sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], request_segments(trace)
         if sent and parts:
             worst = max(parts, key=attrgetter("ms"))
@@ -205,7 +214,7 @@ class Chains:
         if step is None or identity not in step.links:
             return "step"
         recorded = {names.ATTR_TRAJECTORY: trajectory_id, names.ATTR_STEP: index + 1}.items()
-        records = (span for span in self.timeline.traces[step.trace] if span.name == names.SPAN_RECORD)
+        records = (span for span in self.timeline.below(step) if span.name == names.SPAN_RECORD)
         if not any(recorded <= span.attributes.items() for span in records):
             return "record"
         shown = self.state.observation(trajectory_id, index)

@@ -122,6 +122,17 @@ def describe_letter(letter: BundleRecord) -> DeadLetter:
     )
 
 
+def letters_about(bus: Bus, identity: str) -> list[DeadLetter]:
+    """Return the dead letters of a place (``observations[0]@17``), or whose record names an id."""
+    place, named = bus.prefix + identity.removeprefix(bus.prefix), identity.encode()
+    return [
+        describe_letter(letter)
+        for topic in topics_with_letters(bus)
+        for letter in present_records(bus, dead_letter_topic(topic))
+        if origin_of(letter) == place or letter.key == named or b'"%s"' % named in (letter.value or b"")
+    ]
+
+
 def origin_of(letter: BundleRecord) -> str:
     """Return the place from which a letter's record was read."""
     return f"{header_text(letter, TOPIC)}[{header_text(letter, PARTITION)}]@{header_text(letter, OFFSET)}"

@@ -67,9 +67,8 @@ class Retention(NamedTuple):
 class RunState(ActivityState):
     """The fold's state, which only :meth:`apply` changes.
 
-    With ``keep_steps`` it has every observation (its bytes and its header) and every response, which are most of a log.
-    ``keep`` bounds it in a process that runs for days. Older items leave counts and time slices; ``is_whole`` is False
-    then, and a repeat of a forgotten item counts as new.
+    With ``keep_steps`` it has every observation (bytes and header), response and place of a trajectory: most of a log.
+    ``keep`` bounds it. Older items leave counts and slices; ``is_whole`` is False then, and a repeat counts as new.
     """
 
     def __init__(self, *, keep_steps: bool = False, keep: Retention | None = None) -> None:
@@ -103,10 +102,10 @@ class RunState(ActivityState):
         self.env_faults: dict[tuple[str, str], EnvFaults] = {}
         self.env_fault_kinds, self.policy_fault_kinds = FaultKinds(), FaultKinds()
         self.newest_step: dict[str, int] = {}
-        self.steps = 0
+        self.steps = self.lost = 0
         self.trajectories: dict[str, Trajectory] = {}
+        self.places: dict[str, RecordMetadata] = {}
         self.finished: dict[str, Trajectory] = {}
-        self.lost = 0
         self.slices: defaultdict[int, TimeSlice] = defaultdict(TimeSlice)
         self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
         self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -217,9 +216,11 @@ class RunState(ActivityState):
         if not known and (step := rest.partition("/")[0]).isdecimal():
             self.answered[identity] = max(int(step), self.answered.get(identity, -1))
 
-    def _trajectory(self, event: Trajectory, _: LogRecord) -> None:
+    def _trajectory(self, event: Trajectory, record: LogRecord) -> None:
         """Count a trajectory, unless its order has one."""
         self.trajectories.setdefault(event.trajectory_id, event)
+        if self.keep_steps:
+            self.places.setdefault(event.trajectory_id, record.metadata)
         self.answered.pop(event.trajectory_id, None)
         if event.order_id not in self.finished:
             self.finished[event.order_id] = event

@@ -32,7 +32,10 @@ FATES = {
 
 
 class GroupHistory(msgspec.Struct):
-    """A group of a task: its rollouts and their reason, their outcomes, and the group's fate."""
+    """A group of a task: its rollouts and their reason, their outcomes, and the group's fate.
+
+    ``decided_by`` is the trajectory with which the groups agent decided the fate, empty while it is under way.
+    """
 
     group_id: str
     rollouts: int
@@ -40,6 +43,7 @@ class GroupHistory(msgspec.Struct):
     why: str
     outcomes: dict[str, int] = {}
     fate: str = UNDER_WAY
+    decided_by: str = ""
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -116,7 +120,7 @@ class TaskHistory:
         group.outcomes[event.outcome] = group.outcomes.get(event.outcome, 0) + 1
         for name, text in FATES.items():
             if getattr(counts, name) > getattr(before, name):
-                group.fate = text
+                group.fate, group.decided_by = text, event.trajectory_id
         if counts.injected > before.injected:
             group.fate += ", with one success from the pool"
 

@@ -1,7 +1,7 @@
 """Memory that the rollout engine and the trainer allocate, and the number of GPUs that each needs. Pure.
 
 Parameters, gradients, optimizer state and saved activations are counted from the shapes of the model's tensors
-(``tests/model/test_gpu_memory.py`` compares them with torch's allocations). CUDA, kernels and the allocator are
+(``tests/model/breadth/test_gpu_memory.py`` compares them with torch's allocations). CUDA, kernels and the allocator are
 assumed, as the formulas say.
 """
 

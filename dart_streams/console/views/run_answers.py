@@ -13,6 +13,7 @@ from dart_streams.console.lineage.lineage import Lineage, Node
 from dart_streams.console.lineage.traces import Timeline
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.task_history import TaskHistory
+from dart_streams.console.views.explanations import ORDERED_BY, Explanations
 from dart_streams.console.views.page.training import metric_curves, view_group
 from dart_streams.errors import UserError
 from topics.rollout_orders import RolloutOrder
@@ -21,14 +22,6 @@ Answer = dict[str, Any]
 
 MOST_CHANGES = 15
 """Metrics in a comparison, those with the largest change first."""
-ORDERED_BY = {
-    "train": "the dispatch agent, within its group",
-    "eval": "the run's evaluation of held-out tasks",
-    "demonstration": "the run or a person, as a demonstration of the task",
-    "explore": "a recipe, as an exploration",
-    "check": "the check of a proposed task",
-}
-"""Who orders a rollout, by its purpose."""
 
 
 class RunAnswers:
@@ -130,8 +123,9 @@ class RunAnswers:
         }
 
     def trace(self, identity: str) -> Answer:
-        """Return what an id was made of and what it went into, without long lists of numbers."""
-        return brief_node(Lineage(self.state, self.timeline, self.run).of(identity))
+        """Return what an id was made of and what it went into, or why nothing was, without long lists of numbers."""
+        lineage = Lineage(self.state, self.timeline, self.run)
+        return brief_node(Explanations(lineage, self.config).of(identity))
 
 
 def compare_sides(metrics: Mapping[str, Sequence[Sequence[float | None]]]) -> tuple[list[Answer], list[str]]:

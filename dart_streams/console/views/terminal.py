@@ -202,9 +202,13 @@ def format_line(moment: Moment) -> str:
     left = f", {format_clock(moment.left_s)} left" if moment.left_s is not None else ""
     parts = [f"{moment.phase} {format_clock(moment.phase_s)}{left}"]
     parts += [text for text in (moment.waiting, moment.news) if text]
-    summary = moment.summary
-    if summary is None:
-        return " | ".join(parts)
+    parts += summary_parts(moment, moment.summary) if moment.summary else []
+    return " | ".join([*parts, *([moment.page] if moment.page else [])])
+
+
+def summary_parts(moment: Moment, summary: RunSummary) -> list[str]:
+    """Return the figures of a line."""
+    parts: list[str] = []
     state = summary.state
     if state.steps:
         parts += [f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilization:.0%}"]
@@ -221,7 +225,7 @@ def format_line(moment: Moment) -> str:
         parts.append(format_metrics(moment.trained))
     if state.steps and (lag := sum(open_lag(moment).values())):
         parts.append(f"lag {lag}")
-    return " | ".join(parts)
+    return parts
 
 
 def draw_sparkline(values: list[float | None]) -> str:

@@ -4,10 +4,10 @@ import os
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dart_streams.actions import Action, Drag, Finished, Hotkey, Scroll, Type, grammar
+from dart_streams.actions import Action, Click, Drag, Finished, Hotkey, Scroll, Type, grammar
 from dart_streams.actions.dialects import (
     Computer13,
     Native,
@@ -108,6 +108,7 @@ def test_canonical_text_of_several_actions_round_trips(actions):
     assert format_all(actions[:1]) == grammar.format(actions[0])
 
 
+@example([Type(""), Click(0, 0)], "\n\nThought: x\nAction: ")
 @given(
     st.lists(every_action, min_size=1, max_size=4), st.sampled_from(["\n\n", "\n\nThought: x\nAction: ", "\nAction: "])
 )

@@ -117,6 +117,8 @@ def test_variants_of_ui_tars_are_read(answer, action):
         ("Action: click(start_box='(-1,2)')", "not a box"),
         ("Action: click(start_box='__import__(\"os\")')", "not a box"),
         ("Action: click(start_box='(1,2)' start_box='(1,2)')", "comma"),
+        ("Action: click(start_box='(1,2)', start_box='(3,4)')", "given twice"),
+        ("Action: click(start_box='(\u0661,2)')", "not a box"),
         ("Action: click(start_box='(1,2)',)", "missing"),
         ("Action: scroll(start_box='(1,2)', direction='inwards')", "direction"),
         ("Action: scroll(start_box='(1,2)', direction='up', amount='101')", "from 1 to 100"),

@@ -5,8 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from benchmarks import commands as bench
-from benchmarks import curation_partitions, curation_reducers
-from dart_streams.curation import difficulty, groups
+from benchmarks import curation_reducers
 
 
 def test_the_reducers_benchmark_counts_every_event_of_every_agent():
@@ -18,15 +17,8 @@ def test_the_reducers_benchmark_counts_every_event_of_every_agent():
 
 
 def test_the_command_prints_what_a_benchmark_measured():
-    result = CliRunner().invoke(bench.app, ["reducers", "--trajectories", "40", "--tasks", "5", "--slots", "4"])
+    result = CliRunner().invoke(
+        bench.app, ["reducers", "--trajectories", "40", "--tasks", "5", "--slots", "4", "--json"]
+    )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["agents"]["groups"]["events"] == 40
-
-
-def test_partitions_by_task_judge_staleness_by_what_they_have_seen():
-    found = curation_partitions.measure(1_500, tasks=48, slots=24, counts=[1, 16])
-    one, many = found["partitions"]["1"], found["partitions"]["16"]
-    assert (one[difficulty.NAME], one[groups.NAME], one["stale"]) == (0, 0, found["stale"])
-    assert many["stale"] < one["stale"], "newer versions are in other partitions"
-    assert 0 < many[groups.NAME] < found["groups"]
-    assert one["largest_jump"] < many["largest_jump"]

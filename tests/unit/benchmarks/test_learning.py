@@ -16,6 +16,7 @@ from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
 from dart_streams.actions import Click, Drag, Wait
 from dart_streams.config import parse, tasks
+from dart_streams.config.tables import key_values
 from dart_streams.episodes.guidance import recorded_answers
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import ConfigError, UserError
@@ -52,6 +53,30 @@ def test_each_shipped_curation_variant_disables_just_its_rule():
         assert own["curation"][rule] == msgspec.to_builtins(found["no-rules"].curation)[rule]
     none = msgspec.to_builtins(found["no-rules"])
     assert differing(base["curation"], none["curation"]) == set(rules.values())
+
+
+def test_each_idea_of_dart_is_a_variant_of_the_base_without_any():
+    found = variants.read(variants.FILE.with_name("ideas.toml"))
+    switches = {
+        "rollout-number": ("curation.budget.dynamic", True),
+        "trajectory-length": ("curation.length.dynamic", True),
+        "entropy-steps": ("curation.entropy.keep", 0.8),
+        "importance-weights": ("trainer.correction", "truncate"),
+        "pool": ("curation.pool.enabled", True),
+    }
+    flat = {name: dict(key_values(msgspec.to_builtins(config))) for name, config in found.items()}
+    for name, (key, on) in switches.items():
+        assert differing(flat["base"], flat[name]) == {key}
+        assert flat[name][key] == flat["all"][key] == on
+    assert differing(flat["base"], flat["all"]) == {"recipe", *(key for key, _ in switches.values())}
+    for name, keys in {
+        "task-wise": {"curation.dispatch.mode"},
+        "coupled": {"curation.dispatch.mode"},
+        "one-worker-at-a-time": {"rollout.workers"},
+        "informative-choice": {"curation.dispatch.choice"},
+    }.items():
+        assert differing(flat["all"], flat[name]) == keys
+    assert found["one-worker-at-a-time"].rollout.roll_width == 1
 
 
 def differing(one: dict, other: dict) -> set[str]:
@@ -269,6 +294,21 @@ def test_a_variant_is_compared_with_the_base_seed_by_seed():
     assert other.differences[1.0].excludes_zero
     assert not base.gains[1.0].excludes_zero
     assert not other.differences[0.5].excludes_zero, "no difference at all"
+
+
+def test_success_on_the_training_tasks_is_compared_where_it_was_measured():
+    rates = {"base": (0.5, 0.6, 0.7), "other": (0.6, 0.72, 0.84)}
+    runs = [
+        msgspec.structs.replace(run(name, seed, 0.4, 0.5), train_after=Evaluated(1.0, rate, {}))
+        for name, of_seeds in rates.items()
+        for seed, rate in enumerate(of_seeds)
+    ]
+    base, other = report.compare_variants(runs)
+    assert base.trained.mean == pytest.approx(0.6) and base.trained_difference is None
+    assert other.trained_difference.mean == pytest.approx(0.12) and other.trained_difference.excludes_zero
+    assert [row.trained_to_base for row in report.table_rows([base, other])] == ["", "+12.0 ± 5.0 *"]
+    [without, _] = report.compare_variants(RUNS)
+    assert without.trained is None and report.table_rows([without])[0].trained == ""
 
 
 def test_a_variant_that_starts_lower_gains_more_and_ends_the_same():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks import decoupling_plot
 from benchmarks.logged import Clock, LoggedEpisode, began_ms, build_account, in_rows
-from benchmarks.utilization import OptimizerStep, SlotSpan, utilization_metrics
+from benchmarks.utilization import OptimizerStep, ServedRequest, SlotSpan, utilization_metrics
 from dart_streams.bus.codec import encode
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_log import LogRecord, log_record
@@ -117,6 +117,7 @@ def test_a_hanging_step_is_a_hang_after_its_answer_without_reward():
         SlotSpan(0, "hang", 3.0, 10.0),
     ]
     assert not found.finished
+    assert found.requests == [ServedRequest(9.5, 0.5, 2.0)], "who answered before is not in the log of observations"
 
 
 def test_a_reset_that_hangs_shows_as_a_hang():

@@ -1,16 +1,19 @@
 """The discrete-event simulation: against what can be worked out by hand, and against its own promises."""
 
+import itertools
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import decoupling, decoupling_plot, modes
+from benchmarks import decoupling, decoupling_plot, modes, routing
 from benchmarks.modes import MODES, DeploymentShape
-from benchmarks.simulation import Overheads, Simulation
+from benchmarks.simulation import Overheads, Routing, Simulation, Way
 from benchmarks.utilization import Account, OptimizerStep, covered_time, overlap, utilization_metrics
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import Page, TaskSet
@@ -81,6 +84,71 @@ def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
     assert found.trainer_utilisation == pytest.approx(1.0, abs=0.02)
     assert found.env_utilisation < 0.4
     assert found.staleness_max <= WIDE.max_staleness
+
+
+def test_workers_that_switch_in_turn_answer_while_one_switches():
+    """At each version all answers pause for the switch, or those of one worker of two at a time."""
+    busy = msgspec.structs.replace(WIDE, batch=4)
+    found = {mode: utilization_metrics(clockwork(mode, busy, switch_s=60.0), 2000) for mode in ("dart-at-once", "dart")}
+    assert found["dart-at-once"].request_wait_s > 1.2 * found["dart"].request_wait_s > 0
+    assert modes.mode_config(BASE, "dart-at-once", busy, 0).rollout.roll_width == 2
+    assert modes.mode_config(BASE, "dart", busy, 0).rollout.roll_width == 1
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_a_trajectory_goes_to_the_owner_of_its_partition(workers):
+    shape = msgspec.structs.replace(SMALL, workers=workers)
+    made = simulation("dart", shape)
+    assert len(made.owners) == max(4, workers) and set(made.owners) == set(range(workers))
+    homes = Counter(made.home().number for _ in range(2000))
+    assert min(homes.values()) > 0.8 * 2000 / workers, "keys are spread over the partitions"
+
+
+def test_requests_by_trajectory_wait_where_others_have_room():
+    shape = msgspec.structs.replace(SMALL, workers=4, places=2)
+    found = {}
+    for way in get_args(Way):
+        account = simulation("dart", shape, routing=Routing(by=way, slow=2.0, cold=3.5)).run(20_000)
+        found[way] = utilization_metrics(account, 1_000)
+    assert found["trajectory"].moved_share == 0 < found["overflow"].moved_share < found["load"].moved_share
+    assert found["trajectory"].request_wait_s > 3 * found["overflow"].request_wait_s
+    assert found["load"].request_s > found["overflow"].request_s, "it lacks prefix caches"
+
+
+def test_an_overflowing_request_waits_only_if_all_workers_are_full():
+    made = simulation("dart", msgspec.structs.replace(SMALL, workers=4, places=2), routing=Routing(by="overflow"))
+    put, queued = made.queue, 0
+
+    def queue(rollout):
+        nonlocal queued
+        put(rollout)
+        if rollout in rollout.worker.queue:
+            queued += 1
+            assert all(worker.under_way == made.places or worker.switching for worker in made.workers)
+
+    made.queue = queue
+    made.run(20_000)
+    assert queued
+
+
+def test_requests_leave_a_worker_that_switches_if_the_other_has_room():
+    shape = msgspec.structs.replace(WIDE, batch=4)
+    config = modes.mode_config(BASE, "dart", shape, 0)
+    slow = msgspec.structs.replace(config, workload=msgspec.structs.replace(config.workload, switch_s=60.0))
+    by_key, moving = (
+        utilization_metrics(Simulation(slow, TASKS, 0, routing=Routing(by=way)).run(20_000), 1_000)
+        for way in ("trajectory", "overflow")
+    )
+    assert moving.moved_share > 0 and moving.request_wait_s < 0.5 * by_key.request_wait_s
+
+
+def test_the_ways_of_requests_are_compared_in_a_row_each():
+    rows = routing.measure(BASE, [8], [2], seeds=2, hours=2.0)
+    assert [(row.load, row.by) for row in rows] == list(itertools.product(get_args(routing.Load), get_args(Way)))
+    equal, slow = rows[:3], rows[3:]
+    assert all(one.request_s < other.request_s for one, other in zip(equal, slow, strict=True))
+    assert {row.moved for row in rows if row.by == "trajectory"} == {0.0}
+    assert {routing.routing_shape(180, workers).places for workers in (2, 4, 8)} == {64, 32, 16}
 
 
 @pytest.mark.parametrize("mode", MODES)

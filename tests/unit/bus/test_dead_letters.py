@@ -4,7 +4,7 @@ import hashlib
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.bus import dead_letters
@@ -61,7 +61,6 @@ def test_what_stands_for_an_unread_batch_is_a_stub():
     assert find_header(made.headers, STUB) == b"a batch"
 
 
-@settings(max_examples=25)
 @given(
     st.one_of(st.none(), st.integers(0, 2 * LIMIT)),
     st.one_of(st.none(), st.integers(0, 2 * LIMIT)),

@@ -1,3 +1,5 @@
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,7 +77,9 @@ def test_every_topic_of_the_contract_is_declared_under_the_prefix():
 
 
 def test_a_deployment_sets_partitions_replicas_and_retention():
-    settings = TopicSettings(partitions=16, replicas=3, retention_hours={"observations": 2, "curated": 0})
+    settings = TopicSettings(
+        partitions=16, replicas=3, retention_hours={"observations": 2, "curated": 0, "actions": 0.25}
+    )
     bus = Bus(prefix="p.", topics=settings)
     by_name = {spec.name.removeprefix("p."): spec for spec in declare_topics(bus, [TopicSpec(name="changelog")])}
     assert {spec.replicas for spec in by_name.values()} == {3}
@@ -85,6 +89,7 @@ def test_a_deployment_sets_partitions_replicas_and_retention():
     assert by_name["observations"].configs["retention.ms"] == "7200000"
     assert by_name["curated"].configs["retention.ms"] == "-1"
     assert by_name["trajectories"].configs["retention.ms"] == "-1", "as long as the run"
+    assert by_name["action-requests"].configs["retention.ms"] == "-1", "what was asked outlives the run too"
     assert by_name["actions"].configs["message.timestamp.before.max.ms"] == "900000", "no older than it is kept"
 
 
@@ -100,6 +105,16 @@ def test_a_deployment_sets_partitions_replicas_and_retention():
 def test_a_retention_that_loses_records_in_use_is_refused(retention_hours, reason):
     with pytest.raises(ValueError, match=reason):
         TopicSettings(retention_hours=retention_hours)
+
+
+BROKERS = ("deploy/local/kafka/server.properties", "docker-compose.yml", "deploy/k8s/components/strimzi/kafka.yaml")
+
+
+@pytest.mark.parametrize("file", BROKERS)
+def test_a_broker_keeps_the_offsets_of_a_run_as_long_as_its_records(file):
+    """A run that is resumed after a week would otherwise read its orders and requests from the beginning."""
+    text = (Path(__file__).parents[3] / file).read_text().lower().replace("_", ".")
+    assert re.findall(r"offsets\.retention\.minutes\W+(\d+)", text) == [str(2**31 - 1)]
 
 
 def test_shared_topics_keep_the_partitions_they_have_grown():

@@ -65,6 +65,15 @@ def test_the_run_is_the_prefix_without_its_dots():
     assert parse({"bus": {"prefix": "dart.20261121-ab."}}).bus.run == "dart.20261121-ab"
 
 
+K8S = SHIPPED.parent / "k8s"
+
+
+@pytest.mark.parametrize("file", [None, *sorted(SHIPPED.rglob("*.toml")), *sorted(K8S.rglob("dart.toml"))], ids=str)
+def test_every_configuration_that_is_shipped_traces_each_trajectory(file):
+    if file is None or not file.name.endswith("tasks.toml"):
+        assert (load(file) if file else parse({})).telemetry.sampling == 1.0
+
+
 @pytest.mark.parametrize("file", sorted(SHIPPED.rglob("*.toml")), ids=lambda file: file.stem)
 def test_every_configuration_that_is_shipped_can_be_used(file):
     if file.name.endswith("tasks.toml"):

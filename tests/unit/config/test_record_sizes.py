@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import topics
@@ -93,7 +93,6 @@ CONFIGURATIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=24)
 @given(CONFIGURATIONS, number(10_000))
 def test_any_configuration_is_refused_with_the_key_to_lower(tables: dict[str, Any], max_steps: int):
     try:

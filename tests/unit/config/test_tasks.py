@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -89,7 +90,7 @@ def test_tasks_of_osworld_are_one_instance_each_and_split_by_seed(tmp_path: Path
     assert [task.task_id for task in one.heldout] == [task.task_id for task in same.heldout]
     assert [task.task_id for task in one.heldout] != [task.task_id for task in other.heldout]
     assert {task.page.partition("/")[0] for task in one.heldout} == {"os", "vlc"}, "a share of each app"
-    assert one.get("osworld/os/o3#0").max_steps == 15
+    assert one.get("osworld/os/o3#0").max_steps == 30
     assert len({task.task_id for task in one.train + one.heldout}) == 15
 
 
@@ -116,6 +117,9 @@ def test_tasks_of_osworld_can_be_chosen_by_list_app_result_and_id(tmp_path: Path
         ('list = "utf-16.json"', "utf-16.json is in UTF-16"),
         ('heldout = ["x"]', "no task 'x'"),
         ('checked = "none"', "osworld.checked"),
+        ('tasks = ["os/o1", "os/o1"]', "the key tasks has os/o1 twice"),
+        ('tasks = ["o1"]', "'o1' is not of the form APP/ID"),
+        ('tasks = ["os/o1"]\napps = ["vlc"]', "no app 'vlc'.*there are os"),
         ('apps = ["os"]\nmodel = "x"', "unknown key 'osworld.model'"),
     ],
 )
@@ -136,6 +140,28 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, monkeypatch: py
         tasks.load(file)
     monkeypatch.setenv("DART_OSWORLD", str(checkout(tmp_path / "checkout")))
     assert len(tasks.load(file).train) == 12
+
+
+def test_named_tasks_are_known_without_a_checkout_and_looked_for_in_it(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("DART_OSWORLD", raising=False)
+    file = tmp_path / "tasks.toml"
+    file.write_text('[osworld]\ntasks = ["os/o1", "vlc/v1", "os/o2"]\nheldout = ["o2"]\ndemonstrations = 2\n')
+    found = tasks.load(file)
+    assert [task.task_id for task in found.train] == ["osworld/os/o1#0", "osworld/vlc/v1#0"]
+    assert [task.page for task in found.heldout] == ["os/o2"]
+    assert Counter(task.page for task in found.demonstration) == {"os/o1": 2, "vlc/v1": 2}
+    with pytest.raises(ConfigError, match="git clone"):
+        tasks.self_contained(file)
+    there = checkout(tmp_path / "checkout")
+    monkeypatch.setenv("DART_OSWORLD", str(there))
+    with pytest.raises(ConfigError, match="has no task os/o1, vlc/v1, os/o2"):
+        tasks.self_contained(file)
+    for name in ("os/o1", "vlc/v1", "os/o2"):
+        path = there / f"evaluation_examples/examples/{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    copy = tasks.parse(msgspec.to_builtins(tasks.self_contained(file)), "a run", Path("/nowhere"))
+    assert (copy.train, copy.heldout, copy.demonstration) == (found.train, found.heldout, found.demonstration)
 
 
 def test_a_self_contained_task_file_means_the_same_elsewhere(tmp_path: Path):

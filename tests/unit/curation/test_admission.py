@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
@@ -81,7 +81,6 @@ class Deployment(SimulatedCircle):
         self.settle()
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHAPES)
 def test_coupled_orders_a_batch_once_the_last_one_is_served_by_all(shape):
     circle = Deployment(shape, "coupled")
@@ -96,7 +95,6 @@ def test_coupled_orders_a_batch_once_the_last_one_is_served_by_all(shape):
     assert len(circle.opened) % shape["batch"] == 0, "a batch is ordered as a whole"
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHAPES)
 def test_coupled_trains_on_nothing_stale_and_never_stops(shape):
     circle = Deployment(shape, "coupled")
@@ -110,7 +108,6 @@ def test_coupled_trains_on_nothing_stale_and_never_stops(shape):
             assert member.version_min in (None, index // shape["batch"])
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHAPES)
 def test_coupled_groups_without_a_signal_have_no_members(shape):
     circle = Deployment(shape, "coupled")
@@ -124,7 +121,6 @@ def test_coupled_groups_without_a_signal_have_no_members(shape):
         assert not group.members or len({member.reward for member in group.members}) > 1
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHAPES)
 def test_task_wise_rollouts_never_exceed_the_slots(shape):
     circle = Deployment(shape, "task-wise")

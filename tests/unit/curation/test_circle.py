@@ -61,7 +61,6 @@ def events(circle, topic):
     return [written.event for written in circle.logs.get(topic, [])]
 
 
-@settings(max_examples=20, deadline=None)
 @given(SHAPES)
 def test_every_order_goes_through_legal_stages_only(shape):
     circle = circle_of(shape)

@@ -3,7 +3,7 @@ from fractions import Fraction
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.curation_world import task_set
@@ -291,6 +291,15 @@ def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then(probing)
     assert groups[easy] == pytest.approx(len(late) / 4, abs=2)
 
 
+def test_a_solved_task_has_its_even_turns(probing):
+    agent = Dispatch(tasks=2, trainer={"groups_per_step": 99}, curation={"dispatch": {"choice": "even"}})
+    easy = "simulated/grid#0"
+    agent.play(200, lambda order: order.task_id == easy, lambda order: 2 if order.task_id == easy else 8)
+    late = {order.group_id: order for order in agent.orders if order.group_id >= "g000100"}
+    assert {order.group_size for order in late.values() if order.task_id == easy} == {2}
+    assert Counter(order.task_id for order in late.values())[easy] == pytest.approx(len(late) / 2, abs=2)
+
+
 def test_a_regression_of_a_solved_task_brings_its_groups_back(probing):
     agent = Dispatch(tasks=2, trainer={"groups_per_step": 99})
     agent.play(200, lambda order: order.task_id == "simulated/grid#0" and agent.state.next_group < 100)
@@ -322,7 +331,6 @@ def test_no_task_starves_and_the_informative_ones_get_more(choice, monkeypatch):
     assert min(last.values()) > 600 - 4 * 10 - 5
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1000), st.sets(st.integers(0, 8)))
 def test_a_task_without_an_open_group_gets_one_within_the_bound(tasks, patience, seed, hopeless):
     agent = Dispatch(

@@ -63,16 +63,17 @@ def test_members_come_in_the_order_of_their_samples_however_they_finish():
     assert [member.trajectory_id for member in group.members] == ["t0-0-0", "t0-1-0", "t0-2-0", "t0-3-0"]
 
 
-def test_the_advantages_are_the_papers():
+def test_advantages_are_over_all_steps_with_an_unbiased_sigma():
+    """The paper divides by D, the release by D - 1: 3.0 and -0.3333 would be the paper's."""
     agent = Groups()
     for sample in range(2):
         agent.see(sample, 1.0, 8, steps=10, step_entropies=[0.5] * 10)
     for sample in range(2, 8):
         group = agent.see(sample, 0.0, 8, steps=30, step_entropies=[0.5] * 30)
     assert group.mean == pytest.approx(0.1)
-    assert group.std == pytest.approx(0.3, abs=0.001)
-    assert group.members[0].advantage == pytest.approx(3.0, abs=0.01)
-    assert group.members[7].advantage == pytest.approx(-0.3333, abs=0.001)
+    assert group.std == pytest.approx(0.300753, abs=1e-6)
+    assert group.members[0].advantage == pytest.approx(2.9925, abs=1e-4)
+    assert group.members[7].advantage == pytest.approx(-0.3325, abs=1e-4)
 
 
 @pytest.mark.parametrize("reward", [1.0, 0.0, 0.5])
@@ -112,6 +113,31 @@ def test_online_successes_feed_the_pool_of_their_own_task_only():
     agent.see_all(1.0, 0.0, number=0)
     assert agent.see_all(0.0, 0.0, 0.0, number=1, task_id="simulated/grid#1") is None
     assert agent.see_all(0.0, 0.0, 0.0, number=2) is not None
+
+
+def injected(as_online, purpose="train", entropies=(0.1, 0.5)):
+    """Return a group of failures with entropies 0.3 and 0.4, and its member from the pool."""
+    agent = Groups({"recipe": ["dart"], "recipes": {"dart": {"as_online": as_online}}})
+    agent.see(0, 1.0, 1, purpose=purpose, steps=len(entropies) or 2, step_entropies=list(entropies))
+    group = agent.see_all(0.0, 0.0, 0.0, 0.0, number=1, step_entropies=[0.3, 0.4])
+    return group, next(member for member in group.members if member.source == "pool")
+
+
+def test_an_own_stored_success_is_selected_and_weighed_as_online():
+    group, member = injected(as_online=True)
+    assert (member.selected, member.as_online) == ([1], True), "the quantile of all eight steps is 0.3"
+    assert [other.selected for other in group.members if other is not member] == [[0, 1]] * 3
+    unsure, _ = injected(as_online=True, entropies=(0.9,) * 6)
+    assert [other.selected for other in unsure.members if other.source == "online"] == [[1]] * 3
+
+
+@pytest.mark.parametrize(
+    ("as_online", "purpose", "entropies", "flag"),
+    [(False, "train", (0.1, 0.5), False), (True, "demonstration", (0.1, 0.5), False), (True, "train", (), True)],
+)
+def test_what_has_no_entropies_of_the_policy_keeps_all_steps(as_online, purpose, entropies, flag):
+    _, member = injected(as_online, purpose, entropies)
+    assert (member.selected, member.as_online) == ([0, 1], flag)
 
 
 def test_a_failed_probe_takes_nothing_from_the_pool():

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
@@ -66,7 +66,6 @@ def decisions_of(steps):
     return [(read, step.decisions) for read, step in steps]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(sorted(CIRCLE.agents)),
     st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12),
@@ -91,7 +90,6 @@ def test_every_batch_restores_to_the_state_and_its_last_decisions(name, batches)
             assert (restored.entries, restored.last) == (0, [])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(CIRCLE.agents)), st.lists(st.integers(1, 9), max_size=5), st.booleans())
 def test_a_new_owners_snapshot_has_state_and_unpublished_inputs(name, batches, legacy):
     agent = CIRCLE.agents[name]
@@ -107,7 +105,6 @@ def test_a_new_owners_snapshot_has_state_and_unpublished_inputs(name, batches, l
     assert decisions_of(restored.last) == decisions_of(steps)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(sorted(CIRCLE.agents)),
     st.lists(st.tuples(st.sampled_from(["theirs", "ours"]), st.integers(1, 5), st.booleans()), max_size=12),

@@ -79,7 +79,6 @@ def heals(circle: LossyCircle, groups: int = 30) -> None:
     assert len(circle.logs["curated"]) > since
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     slots=st.sampled_from([1, 4]),

@@ -9,8 +9,11 @@ from dart_streams.curation.order_tracker import (
     OrderTracker,
     format_order_id,
     order_backlog,
+    order_key_of,
     parse_order_id,
 )
+from dart_streams.curation.reducer import InvalidEvent
+from tests.events import trajectory
 
 
 @given(st.integers(0, 10**9), st.integers(0, 99), st.integers(0, 9))
@@ -23,6 +26,12 @@ def test_the_name_of_an_order_says_where_it_belongs(number, sample, attempt):
 )
 def test_other_orders_have_other_names(other):
     assert parse_order_id(other) is None
+
+
+@pytest.mark.parametrize("order_id", ["demo-3", "g000041/2/0"])
+def test_an_order_that_dispatch_cannot_have_placed_is_refused(order_id):
+    with pytest.raises(InvalidEvent, match="in a group of 2 is not one of dispatch's"):
+        order_key_of(trajectory(order_id=order_id, group_size=2))
 
 
 def test_the_backlog_follows_the_slots():
@@ -51,6 +60,14 @@ def test_the_attempts_before_the_last_fault_are_over():
     assert tracker.finish(OrderKey(0, 0, 1), "policy_error", 3) == "ordered"
     assert tracker.finish(OrderKey(0, 0, 2), "env_error", 3) == "exhausted"
     assert 0 not in tracker.open
+
+
+def test_a_number_that_dispatch_has_not_given_out_abandons_no_open_group():
+    tracker = OrderTracker()
+    tracker.admit(OrderKey(0, 0, 0), 1, "success", 256)
+    with pytest.raises(InvalidEvent, match="dispatch has not given it out"):
+        tracker.admit(OrderKey(257, 0, 0), 1, "success", 256)
+    assert list(tracker.open) == [0]
 
 
 def test_a_closed_group_is_not_opened_again():

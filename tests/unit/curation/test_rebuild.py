@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
@@ -51,7 +51,6 @@ def test_log_and_topics_rebuild_the_state_and_its_last_decisions(name):
     assert [step.applied for _, step in found.last] == CIRCLE.entries[name][-5:]
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(sorted(CIRCLE.agents)), st.integers(0, 300), st.integers(1, 40))
 def test_entries_logged_twice_change_nothing(name, at, length):
     entries = CIRCLE.entries[name]
@@ -70,7 +69,6 @@ def journal_of(name, size):
     return entries
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(sorted(CIRCLE.agents)), st.integers(1, 9), st.integers(0, 30), st.integers(0, 40), st.integers(0, 9)
 )

@@ -2,23 +2,32 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from benchmarks.curation_world import Odds, SimulatedCircle
-from dart_streams.config import load, parse
+from dart_streams.config import Config, differences, load, parse
+from dart_streams.config.differences import compare_settings, describe_differences, read_paper
+from dart_streams.config.extras import WITHOUT
 from dart_streams.config.recipes import known_recipes, recipe_folder, rules_module, settings_type
+from dart_streams.config.tables import key_values, read_tables
 from dart_streams.console.bundles import whatif
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
-from tests.unit.recipes.agents import groups_in, played, recipe_config, task_set
+from tests.unit.recipes.agents import DEMONSTRATION, groups_in, played, recipe_config, task_set
 from tests.unit.recipes.packages import install_recipe
 
 RECIPES = known_recipes()
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle.v1.dart"
+DEPLOYMENTS = [
+    file
+    for file in sorted(DEMONSTRATION.parent.rglob("*.toml"))
+    if not {"pages", "osworld"} & read_tables(file, "no file").keys()
+]
 
 
 class RestoredCircle(SimulatedCircle):
@@ -80,16 +89,16 @@ def test_unknown_and_contradictory_recipes_are_refused_with_both_names(other: st
         parse({"recipe": "mobilrl"})
     with pytest.raises(ConfigError, match="recipe does not name 'ui-s1'"):
         parse({"recipes": {"ui-s1": {}}})
-    with pytest.raises(ConfigError, match=r"'ui-s1' sets curation.entropy.keep to 1.0 and 'other' to 0.5"):
-        parse({"recipe": ["ui-s1", other]})
-    both = parse({"recipe": ["ui-s1", other], "curation": {"entropy": {"keep": 0.7}}})
+    with pytest.raises(ConfigError, match=r"'dart' sets curation.entropy.keep to 0.8 and 'other' to 0.5"):
+        parse({"recipe": ["dart", other]})
+    both = parse({"recipe": ["dart", "ui-s1", other], "curation": {"entropy": {"keep": 0.7}}})
     assert both.curation.entropy.keep == 0.7, "the file decides"
     with pytest.raises(ConfigError, match="'ui-s1' and 'other' both replace the rule step_advantages"):
         bind_rules(both)
 
 
 def test_two_recipes_of_different_rules_go_together():
-    config = recipe_config("mobilerl", "ui-s1", curation={"length": {"dynamic": False}})
+    config = recipe_config("mobilerl", "ui-s1")
     group = groups_in(played(config))[0]
     assert config.recipe == ("mobilerl", "ui-s1") and group.members[0].step_advantages
 
@@ -99,6 +108,64 @@ def test_a_file_wins_over_its_recipe_and_the_command_line_over_both(tmp_path: Pa
     file.write_text('recipe = "ui-s1"\n[curation.entropy]\nkeep = 0.9\n')
     assert load(file).curation.entropy.keep == 0.9
     assert load(file, recipe=["ui-s1"]).curation.entropy.keep == 1.0
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """Return the values of all keys of a configuration."""
+    return dict(key_values(msgspec.json.decode(msgspec.json.encode(config))))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_over_each_shipped_file_has_the_values_of_its_paper(name: str):
+    """A value that its paper does not have needs a stated reason, and an extra that it has is named by it."""
+    paper = read_paper(name)
+    named = dict(key_values(read_tables(recipe_folder(name) / "recipe.toml", "no recipe")))
+    assert len(DEPLOYMENTS) > 10
+    for file in DEPLOYMENTS:
+        config = load(file, recipe=[name])
+        settings = settings_of(config)
+        assert not {*paper.paper, *paper.release, *paper.why} - settings.keys()
+        others = {key for key, value in paper.paper.items() if settings[key] != value}
+        assert others <= set(paper.why), file
+        assert {key: settings[key] for key in WITHOUT} == {key: named.get(key, off) for key, off in WITHOUT.items()}
+        assert {row.key for row in compare_settings(config) if row.differs} == others
+
+
+def test_dart_over_the_demonstration_is_dart():
+    config = load(DEMONSTRATION, recipe=["dart"])
+    assert (config.trainer.imitate.trajectories, config.curation.dispatch.choice) == (0, "even")
+    assert (config.curation.budget.base, config.trainer.kl_beta, config.trainer.aggregate) == (8, 0.1, "sequences")
+
+
+def test_what_a_file_sets_beside_its_recipe_wins_and_is_said(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('recipe = "dart"\n[trainer]\nimitate.trajectories = 16\nlearning_rate = 1e-6\n')
+    config = load(file, settings=["policy.max_images=5", "policy.max_texts=35"])
+    line = describe_differences(config)
+    assert (
+        line == "recipe dart: 1 setting differs from the paper's: trainer.imitate.trajectories 16 (0: not in the paper)"
+    )
+    assert load(file, recipe=["dart"]).trainer.imitate.trajectories == 0
+    only = settings_of(config)["curation.budget.base"], config.curation.dispatch.choice
+    assert only == (8, "even")
+
+
+def test_a_run_without_any_installed_recipe_is_not_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(differences, "known_recipes", list)
+    assert describe_differences(parse({})).endswith("the recipe dart is not installed")
+    assert compare_settings(parse({})) == []
+
+
+def test_recipes_together_have_the_extras_that_any_of_them_names():
+    config = load(DEMONSTRATION, recipe=["dart", "imitate"])
+    assert config.curation.pool.enabled and config.trainer.imitate.trajectories == 24
+    assert config.curation.dispatch.choice == "even"
+    assert {row.recipe for row in compare_settings(config)} == {"dart", "imitate"}
+
+
+def test_a_recipe_of_the_command_line_replaces_the_file_s_and_its_keys():
+    config = load(DEMONSTRATION.with_name("hard.toml"), recipe=["dart"])
+    assert config.recipe == ("dart",) and "craft-gui" not in config.recipes
 
 
 METHODS = re.compile(

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dart_streams.telemetry import exporters, names, spans
 from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
 from dart_streams.telemetry.instrument_table import BY_NAME
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
+from dart_streams.version import VERSION
 from tests.waiting import wait_until
 
 BOUND_S = 60
@@ -109,8 +109,9 @@ def processor() -> Iterator[Callable[[int], CountingSpanProcessor]]:
     made = []
 
     def start(port: int, **settings) -> CountingSpanProcessor:
-        provider = spans.Provider(1.0, Resource.create({"service.instance.id": "env-0"}))
-        _, exporter = collector_exporters(f"http://127.0.0.1:{port}/")
+        resource = Resource.create({"service.instance.id": "env-0"})
+        provider = spans.Provider(1.0, resource)
+        _, exporter = collector_exporters(f"http://127.0.0.1:{port}/", resource)
         made.append(CountingSpanProcessor(exporter, every_s=0.01, **settings))
         provider.add_span_processor(made[-1])
         spans.enable(1.0, provider)
@@ -210,7 +211,7 @@ def test_a_process_sends_both_and_keeps_both_in_its_folder(receiver: Receiver, t
     described = {
         "service.name": "dart_streams.rollout",
         "service.instance.id": "rollout-3",
-        "service.version": metadata.version("dart-streams"),
+        "service.version": VERSION,
         "dart.run.id": "dart",
         "host.name": socket.gethostname(),
     }
@@ -225,7 +226,7 @@ def test_a_process_sends_both_and_keeps_both_in_its_folder(receiver: Receiver, t
     assert [in_buckets[bound] for bound in (0, 1, 2.5, 5, 10, 25, 50)] == [1, 1, 1, 3, 5, 15, 24]
     assert pauses.explicit_bounds[-1] == 1_800_000
     here = Timeline(lines_in(tmp_path / "runs" / "r" / "traces"))
-    assert {int(trace, 16) for trace in here.traces} == {ids(span).trace_id for _, span in receiver.spans()}
+    assert {int(one.trace, 16) for one in here.by_id.values()} == {ids(span).trace_id for _, span in receiver.spans()}
 
 
 @pytest.mark.parametrize("how", ["refuses", "never answers"])

@@ -22,22 +22,27 @@ from opentelemetry.semconv import attributes
 from opentelemetry.semconv._incubating import attributes as incubating
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dart_streams.curation.journal import JournalInput
 from dart_streams.telemetry import exporters as lines
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.exporters import CountingSpanProcessor, LineSpanExporter
 from dart_streams.telemetry.spans import ActiveSpan
+from tests import events
+from workers.curator.decision_spans import trace_decisions
+from workers.env.episode_spans import EpisodeSpans
+from workers.recorder.main import ObservationWriter
 
 Start = Callable[[float], list[ReadableSpan]]
 
 
 class Keeper(SpanProcessor):
-    """Keeps what the SDK makes."""
+    """Keeps what is written, as spans of the SDK."""
 
     def __init__(self) -> None:
         self.written: list[ReadableSpan] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        self.written.append(span)
+        self.written.append(span.to_sdk(Resource.get_empty()) if isinstance(span, ActiveSpan) else span)
 
 
 def begin(ratio: float) -> Keeper:
@@ -257,6 +262,89 @@ def test_an_exporter_that_hangs_or_fails_drops_spans_and_counts_them(outcome):
     exporter.free.set()
     processor.shutdown()
     assert processor.exporter.dropped == (15 if outcome is SpanExportResult.SUCCESS else 25)
+
+
+def test_beyond_a_rate_no_further_trajectory_is_sampled(tracing: Start, monkeypatch):
+    monkeypatch.setattr(spans.Tracing, "rate", spans.TraceRate(3.0))
+    written, flags = tracing(1.0), []
+    for number in range(5):
+        own = spans.trajectory_span(f"t{number}")
+        with ActiveSpan(names.SPAN_TRAJECTORY, ids=own, parent=spans.ROOT, by_rate=True) as trajectory:
+            headers = spans.current_headers()
+        with ActiveSpan(names.SPAN_RECORD, parent=spans.context_of(headers)):
+            pass
+        flags.append(trajectory.ref.sampled)
+    assert flags == [True] * 3 + [False] * 2
+    assert [one.name for one in written] == [names.SPAN_TRAJECTORY, names.SPAN_RECORD] * 3
+    late = ActiveSpan(names.SPAN_TRAJECTORY, parent=spans.ROOT, by_rate=True)
+    late.set_error("no reply")
+    late.end()
+    assert written[-1].status.description == "no reply"
+
+
+class Publisher:
+    """Keeps the headers of what is published."""
+
+    async def publish(self, *_, **__) -> None:
+        self.headers = spans.current_headers()
+
+
+async def test_a_trajectory_keeps_its_trace_over_each_process(tracing: Start):
+    """The wiring of the environment, the recorder, the agents and the trainer."""
+    written, publisher = tracing(1.0), Publisher()
+    episode = EpisodeSpans("t1", "task", events.rollout_order("g000001/0/0"), "env-0")
+    episode.begin_step(0, None)
+    with episode.current():
+        headers = spans.current_headers()
+    done = asyncio.get_running_loop().create_future()
+    episode.end_step(done)
+    done.set_result(None)
+    await asyncio.sleep(0)
+    episode.trajectory.end()
+    item = SimpleNamespace(record=SimpleNamespace(headers=headers))
+    await ObservationWriter(None, publisher)._publish(events.trajectory("t1"), item)
+    for agent in ("difficulty", "groups"):
+        read = JournalInput("trajectories", 2, 7, 1_700_000_000_000, None, b"", publisher.headers)
+        trace_decisions("dart.r.", agent, [read])
+    spans.trace_training(ActiveSpan(names.SPAN_TRAIN_STEP, parent=spans.ROOT), ["t1"])
+    own = next(one for one in written if one.name == names.SPAN_TRAJECTORY)
+    below = [names.SPAN_STEP, names.SPAN_DECIDE, names.SPAN_DECIDE, names.SPAN_TRAIN]
+    assert [one.name for one in written if one is not own] == below
+    assert {ref(one.parent) for one in written if one is not own} == {ref(own.context)}
+    decided = next(one for one in written if one.name == names.SPAN_DECIDE)
+    assert (decided.attributes["messaging.destination.name"], decided.attributes[names.ATTR_AGENT]) == (
+        "dart.r.trajectories",
+        "difficulty",
+    )
+
+
+def test_a_rate_comes_back_with_time():
+    rate = spans.TraceRate(2.0)
+    assert [rate.take(now) for now in (100.0, 100.0, 100.0, 100.25, 100.5, 100.75, 200.0)] == [
+        *(True, True, False),
+        *(False, True, False, True),
+    ]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5, 0.0])
+def test_the_trainer_joins_the_trace_of_each_sampled_trajectory(tracing: Start, ratio: float):
+    written, trajectories = tracing(ratio), [f"t{number}" for number in range(40)]
+    sampled = set()
+    for identity in trajectories:
+        with ActiveSpan(names.SPAN_TRAJECTORY, ids=spans.trajectory_span(identity), parent=spans.ROOT) as own:
+            sampled |= {own.ref} if own.ref.sampled else set()
+    step = ActiveSpan(names.SPAN_TRAIN_STEP, ids=spans.train_step_span("r", 3), parent=spans.ROOT)
+    step.set_attributes(ATTR_TRAIN_STEP=3)
+    spans.trace_training(step, trajectories)
+    found = [one for one in written if one.name == names.SPAN_TRAIN]
+    assert {ref(one.parent) for one in found} == {one._replace(sampled=True) for one in sampled}
+    assert len(found) == len(sampled) and (bool(found) is (ratio > 0))
+    for one in found:
+        assert (ref(one.links[0].context), one.attributes[names.ATTR_TRAIN_STEP]) == (
+            step.ref._replace(sampled=True),
+            3,
+        )
+        assert one.start_time == step.started_ns
 
 
 def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,8 +16,8 @@ FETCH_S = 600
 SERVICES = ("kafka", "cassandra")
 FETCHED = (*SERVICES, "page")
 """Poms of the two services and of the web page's plots."""
-PLOTS = Path(__file__).parents[2] / "views" / "page" / "vendor"
-"""Folder of the page's plots in a container image."""
+PLOTS = Path(sys.prefix) / "share/dart-streams/page"
+"""Folder of the page's plots in a container image, wherever the code is."""
 
 
 def plots_folder() -> Path | None:

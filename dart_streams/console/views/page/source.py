@@ -114,7 +114,7 @@ class RunSource(Protocol):
 def action_segments(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
     """Return the segments of a trajectory's traced actions, by index of the action."""
     return {
-        index: request_segments(timeline.traces[span.trace])
+        index: request_segments(timeline.below(span))
         for (identity, index), span in timeline.steps.items()
         if identity == trajectory_id
     }

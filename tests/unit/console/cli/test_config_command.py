@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import load, parse
+from dart_streams.console.cli.options import read_config
+from dart_streams.errors import ConfigError
 from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[4]
@@ -25,7 +27,24 @@ def test_the_resolved_file_reads_as_the_same_configuration(file):
     assert parse(shown) == load(DEMO)
     assert json.loads(invoke("config", "show", DEMO, "--json").stdout) == shown
     with_recipe = tomllib.loads(invoke("config", "show", DEMO, "--recipe", "mobilerl").stdout)
-    assert (with_recipe["recipe"], shown["recipe"]) == (["mobilerl"], [])
+    assert (with_recipe["recipe"], shown["recipe"]) == (["mobilerl"], ["dart"])
+
+
+def test_settings_are_compared_with_the_paper_and_the_release(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = {row["key"]: row for row in json.loads(invoke("config", "differences", DEMO, "--json").stdout)}
+    base, imitation = rows["curation.budget.base"], rows["trainer.imitate.trajectories"]
+    assert (base["paper"], base["release"], base["run"], base["differs"]) == (8, 8, 4, True)
+    assert (imitation["paper"], imitation["run"], imitation["differs"]) == (None, 16, True)
+    shown = invoke("config", "differences", DEMO, "--recipe", "dart")
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
+    assert ["curation.budget.base", "8", "8", "8"] in table
+    assert ["trainer.imitate.trajectories", "not stated", "not stated", "0"] in table
+    assert ["trainer.learning_rate", "1e-6", "1e-7 and 1e-6", "0.0003 *"] in table
+    assert "third-party notes" in shown.stderr
+    assert "trainer.learning_rate: 1e-6 is for 7 billion parameters" in shown.stderr
+    line = invoke("run", DEMO, "--recipe", "dart", "--dry-run").stderr
+    assert "recipe dart: 3 settings differ from the paper's: trainer.learning_rate 0.0003 (1e-6)" in line
 
 
 def test_the_difference_has_only_what_is_not_the_default(file):
@@ -109,3 +128,13 @@ def test_pages_that_no_folder_has_are_errors(file, tmp_path):
     chased, gone = done.stdout.splitlines()
     assert "'chase-circle' is not determined by its seed" in chased
     assert f"'gone' does not exist, and {tmp_path / 'pages'} has no gone.html" in gone
+
+
+def test_the_environment_names_the_file_of_commands_that_are_given_none(tmp_path, monkeypatch):
+    file = tmp_path / "own.toml"
+    file.write_text("[env]\nslots = 3\n")
+    monkeypatch.setenv("DART_CONFIG", str(file))
+    assert read_config(None).env.slots == 3
+    with pytest.raises(ConfigError, match="no configuration file nowhere"):
+        monkeypatch.setenv("DART_CONFIG", "nowhere.toml")
+        read_config(None)

@@ -1,20 +1,18 @@
 """``dart-streams data`` says what is wrong with its options, and where its libraries are."""
 
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
 
 from dart_streams.console.cli import data, main
 from dart_streams.errors import UserError
+from tests.fork_server import PROGRAM, run
 from topics.values import OutcomeKind
 
 
 @pytest.mark.skipif(find_spec("pyarrow") is not None, reason="this environment has pyarrow")
 def test_without_its_libraries_the_command_names_the_one_to_run(tmp_path):
-    command = [sys.executable, "-m", "dart_streams.console.cli", "data", "export", str(tmp_path / "a set.parquet")]
-    done = subprocess.run([*command, "--run", "one"], capture_output=True, text=True, timeout=60, check=False)
+    done = run([PROGRAM, "data", "export", tmp_path / "a set.parquet", "--run", "one"], text=True, timeout=60)
     assert done.returncode == 2
     assert "this needs pyarrow, which only .venv/data has" in done.stderr
     assert f".venv/data/bin/dart-streams data export '{tmp_path}/a set.parquet' --run one" in done.stderr

@@ -54,6 +54,14 @@ def test_a_task_whose_file_cannot_be_used_is_named(checkout):
     assert (found.status, "has 1 of 2 files" in found.found, "os/bad" in found.found) == ("warn", True, True)
 
 
+def test_tasks_without_files_need_no_mirror(checkout):
+    task = checkout / "checkout/evaluation_examples/examples/os/t.json"
+    source = {"instruction": "Give up.", "config": [], "evaluator": {"func": "infeasible"}}
+    task.write_text(json.dumps(source))
+    found = check_osworld(configured(checkout, name=""))
+    assert (found.status, found.found) == ("ok", "none of its tasks needs a file of the mirror")
+
+
 def test_each_thing_that_is_not_there_is_named(checkout, monkeypatch):
     for name, why in (("", "no mirror is named"), ("none", "no mirror")):
         found = check_osworld(configured(checkout, name=name))

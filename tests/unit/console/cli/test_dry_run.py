@@ -124,7 +124,7 @@ def test_workers_of_several_gpus_are_placed_unless_heads_forbid_it(tmp_path: Pat
     folder = ui_tars(tmp_path / "UI-TARS-1.5-7B")
     config = tmp_path / "c.toml"
     text = UI_TARS.read_text().replace("vllm.parity_nats", f"vllm.tensor_parallel = {ranks}\nvllm.parity_nats")
-    text = text.replace("workers = 4", "workers = 2").replace('"../', f'"{UI_TARS.parents[1]}/')
+    text = text.replace("workers = 4", "workers = 2").replace('"osworld-', f'"{UI_TARS.parent}/osworld-')
     config.write_text(text)
     result = invoke("run", config, "--dry-run", "--gpus", 8, "--init", folder, "--id", "mine", "--json")
     if found is None:

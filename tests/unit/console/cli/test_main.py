@@ -1,9 +1,9 @@
 """The command line itself: version, help, completions, and Ctrl-C while it starts."""
 
 import signal
+import socket
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,13 +11,15 @@ from typer.testing import CliRunner
 
 from dart_streams.console.cli import main
 from dart_streams.console.cli.main import INTERRUPTED, build_app, wanted_by
+from dart_streams.console.cli.process import worker_name
+from dart_streams.version import VERSION
 
 COMMAND = [str(Path(sys.executable).with_name("dart-streams"))]
 
 
 def test_the_version_is_that_of_the_package():
     done = CliRunner().invoke(build_app([]), ["--version"])
-    assert (done.exit_code, done.stdout) == (0, f"dart-streams {metadata.version('dart-streams')}\n")
+    assert (done.exit_code, done.stdout) == (0, f"dart-streams {VERSION}\n")
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["topics", "-h"], ["topics", "plan", "-h"]])
@@ -64,3 +66,8 @@ def test_the_module_that_takes_ctrl_c_is_there_before_the_libraries():
     code = "import sys, dart_streams.console.cli.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"typer", "rich", "msgspec", "structlog"} & set(done.stdout.split())
+
+
+def test_replicas_of_a_container_are_named_by_their_host():
+    assert worker_name("env", "env-{host}") == f"env-{socket.gethostname()}"
+    assert worker_name("env", "") == "env-0"

@@ -46,7 +46,7 @@ def test_without_a_run_there_is_one_line_and_exit_code_2(arguments, tmp_path):
     done = invoke(*arguments, "--state", tmp_path)
     assert isinstance(done.exception, UserError)
     assert done.exception.exit_code == 2
-    assert str(done.exception) == f"no run in {tmp_path} yet: start one with `make demo`"
+    assert str(done.exception).startswith(f"no run in {tmp_path} yet: start one with `make demo`; ")
     assert done.stdout == ""
 
 

@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from dart_streams.console.cli import page_address, ui
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from tests.command_line import invoke
+from tests.fork_server import PROGRAM, Forked
 
 BUNDLE = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 
@@ -44,9 +44,9 @@ def test_an_address_on_the_network_is_refused_without_tls(host: str):
 
 
 def test_a_network_address_is_taken_if_a_proxy_stands_in_front(tmp_path: Path):
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0", "--address-file"]
+    command = [PROGRAM, "ui", str(BUNDLE), "--port", "0", "--address-file"]
     wide = [*command, str(tmp_path / "ui.json"), "--host", "0.0.0.0", "--behind-proxy"]
-    process = subprocess.Popen(wide, stderr=subprocess.DEVNULL)
+    process = Forked(wide, stderr=subprocess.DEVNULL)
     try:
         deadline = Deadline(60)
         while not (tmp_path / "ui.json").exists():
@@ -99,8 +99,8 @@ def test_what_is_no_run_and_no_bundle_is_named(tmp_path: Path):
 
 def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: Path):
     file = tmp_path / "ui.json"
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0", "--json"]
-    process = subprocess.Popen([*command, "--address-file", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [PROGRAM, "ui", str(BUNDLE), "--port", "0", "--json"]
+    process = Forked([*command, "--address-file", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         text = b""
         while not text.rstrip().endswith(b"}"):
@@ -167,8 +167,8 @@ def test_a_token_file_that_is_missing_or_short_is_refused(text: str | None, reas
 def test_the_token_of_a_file_opens_the_page_and_is_not_printed(tmp_path: Path):
     token = "0123456789abcdef0123"
     (tmp_path / "token").write_text(f"{token}\n")
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0"]
-    process = subprocess.Popen(
+    command = [PROGRAM, "ui", str(BUNDLE), "--port", "0"]
+    process = Forked(
         [*command, "--token-file", str(tmp_path / "token")],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -202,10 +202,10 @@ def test_feedback_on_a_bundle_or_into_a_file_is_refused(tmp_path: Path):
 def test_the_address_for_feedback_has_another_token_and_both_come_back(tmp_path: Path):
     config, file, token = tmp_path / "run.toml", tmp_path / "ui.json", tmp_path / "token"
     config.write_text('[bus]\nservers = "127.0.0.1:1"\n[feedback]\nenabled = true\n')
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", "--config", str(config), "--port", "0"]
+    command = [PROGRAM, "ui", "--config", str(config), "--port", "0"]
     known = []
     for _ in range(2):
-        process = subprocess.Popen([*command, "--feedback", "--json", "--address-file", str(file)], stdout=-1)
+        process = Forked([*command, "--feedback", "--json", "--address-file", str(file)], stdout=-1)
         assert process.stdout is not None
         try:
             printed = b""

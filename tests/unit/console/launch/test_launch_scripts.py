@@ -51,7 +51,7 @@ def branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def file(tmp_path: Path, branch: Path) -> Path:
     """UI-TARS on eight GPUs with services elsewhere; its program notes what it is started with."""
-    text = EIGHT.read_text().replace('"../desktop-tasks.toml"', f'"{EIGHT.parents[1]}/desktop-tasks.toml"')
+    text = EIGHT.read_text().replace('"osworld-tasks.toml"', f'"{EIGHT.parents[1]}/desktop-tasks.toml"')
     text = text.replace("[bus]", '[bus]\nservers = "kafka.site:9092"').replace("minutes = 1440", "drain_s = 1.0")
     path = tmp_path / "c.toml"
     text = text.replace("[run]", f'[run]\nstate_dir = "{tmp_path}/state"')

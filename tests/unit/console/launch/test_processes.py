@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import parse
+from dart_streams.console.launch import processes
 from dart_streams.console.launch.processes import Programs, processes_of
 from dart_streams.errors import UserError
 
@@ -38,3 +39,13 @@ def test_without_a_tracker_the_data_environment_is_not_needed(program):
 def test_a_tracker_without_its_environment_is_refused_at_the_start(program):
     with pytest.raises(UserError, match=r"tracker\.tool 'wandb' needs: run `make data`"):
         processes_of(configured("wandb"), FILE, Programs(program, program, Path("missing")))
+
+
+@pytest.mark.parametrize(("has_model", "model"), [(True, "/opt/venv"), (False, "/opt/model")])
+def test_an_environment_without_siblings_serves_what_it_has(has_model, model, monkeypatch):
+    """An image has one: of streams, or with vLLM of all."""
+    monkeypatch.setattr(processes, "find_spec", lambda name: object() if has_model and name == "vllm" else None)
+    found = processes.find_programs(Path("/opt/venv"))
+    assert (found.streams, found.model) == (Path("/opt/venv/bin/dart-streams"), Path(model, "bin/dart-streams"))
+    beside = processes.find_programs(Path("/checkout/.venv/model"))
+    assert beside.streams == Path("/checkout/.venv/streams/bin/dart-streams")

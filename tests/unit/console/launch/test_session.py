@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dart_streams.config import Config, Run
+from dart_streams.config import Config, Run, parse
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.process_registry import ProcessIdentity, ProcessRegistry
 from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
-from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.launch.training_run import TrainingRun, is_evaluated
 from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from tests import events
@@ -117,3 +117,13 @@ async def test_a_run_that_goes_on_has_an_open_outcome(tmp_path: Path):
     processes = ProcessSet(rollout=())
     again = Session(run.folder, processes, nothing, Console(file=io.StringIO())).make_run(run.supervisor)
     assert again.journal.outcome == "unfinished"
+
+
+def test_a_resumed_run_is_evaluated_again_if_another_policy_answers():
+    asking = {"engine": "openai", "openai": {"base_url": "http://127.0.0.1:1", "model": "expert"}}
+    endpoint = parse({"run": {"minutes": 0}, "rollout": asking})
+    before = PhaseLog(before_version=0, before_model="expert")
+    assert is_evaluated(endpoint, before)
+    assert not is_evaluated(Config(), before)
+    assert is_evaluated(Config(), PhaseLog(before_version=0))
+    assert not is_evaluated(endpoint, PhaseLog())

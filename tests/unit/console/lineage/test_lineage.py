@@ -2,20 +2,36 @@
 
 import json
 
+import msgspec
 import pytest
 
 from dart_streams.bus.codec import encode
+from dart_streams.config import parse
 from dart_streams.console.lineage import traces
 from dart_streams.console.lineage.lineage import Lineage
 from dart_streams.console.lineage.traces import Timeline, id_of
+from dart_streams.console.repair.dead_letters import DeadLetter
 from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.runs.run_log import LogRecord, log_record
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, log_record
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.explanations import Explanations
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
 from tests import events
-from topics import Topic, curated, observations, trained, trajectories, weights
+from topics import (
+    Topic,
+    curated,
+    curation_log,
+    observations,
+    rollout_orders,
+    task_verdicts,
+    trained,
+    trajectories,
+    weights,
+)
+from topics.curation_log import Applied, Source
 from topics.observations import EpisodeEnd, Observation
+from topics.task_verdicts import TaskVerdict
 from topics.trained import TrainedStep
 from topics.values import BlobRef, VersionSpan
 
@@ -67,7 +83,9 @@ def line(name: str, identity: str, links=(), start: float = 0, end: float = 1, *
     trace, _, span = identity.partition(":")
     named = {getattr(names, key): value for key, value in attributes.items()}
     times = {"start_ms": start, "end_ms": end}
-    return {"process": "p", "name": name, "trace": trace, "span": span, "attributes": named, "links": links} | times
+    parent = None if name in (names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY) else "a"
+    ids = {"trace": trace, "span": span, "parent": parent if span != "a" else None}
+    return {"process": "p", "name": name, **ids, "attributes": named, "links": links} | times
 
 
 TOP, SPAN_OF_GROUP, OWN = (
@@ -147,7 +165,8 @@ def test_a_screenshot_or_a_group_that_the_log_lost_breaks_the_chain():
 
 
 def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state: RunState):
-    found = {part.name: part.ms for part in traces.request_segments(timeline(lines()).traces["1"])}
+    made = timeline(lines())
+    found = {part.name: part.ms for part in traces.request_segments(made.below(made.steps[TRAJECTORY, 1]))}
     assert found == {
         "to the rollout worker": 5.0,
         "queue": 2.0,
@@ -209,3 +228,159 @@ def test_imitated_trajectories_are_followed_both_ways():
 def test_imitation_breaks_no_chain():
     """A step's chains are those of its batch: an imitated trajectory's own is that of the step that took it first."""
     assert traces.measure_coverage(imitated_later(), timeline(lines()), RUN).trained_steps == 2
+
+
+TASK = ORDER.task_id
+OTHER = "g000009"
+
+
+def explained(*further: LogRecord, letters=lambda _: (), lost=lambda: None, spans_made=()) -> Explanations:
+    """Explain by the run above, which has dispatch's log, and by further records."""
+    known = RunState(keep_steps=True).fold([*records(), *further])
+    return Explanations(Lineage(known, timeline(list(spans_made)), RUN), parse({}), letters, lost)
+
+
+def ordered(group_id: str, samples: int = 2) -> list[LogRecord]:
+    """Return the orders of a group, and dispatch's entry for them."""
+    orders = [
+        events.rollout_order(
+            f"{group_id}/{sample}/0", group_id=group_id, sample=sample, group_size=samples, task_id=TASK
+        )
+        for sample in range(samples)
+    ]
+    names_of = [order.order_id for order in orders]
+    source = Source(topic="weights", partition=0, offset=0)
+    entry = Applied(agent="dispatch", source=source, decisions=names_of, state_digest="0" * 64)
+    return [*(kept(rollout_orders.TOPIC, order) for order in orders), kept(curation_log.TOPIC, entry)]
+
+
+def finishes(group_id: str, *rewards: float, size: int = 2) -> list[LogRecord]:
+    return [
+        kept(
+            trajectories.TOPIC,
+            events.trajectory(
+                f"{group_id}-t{sample}",
+                order_id=f"{group_id}/{sample}/0",
+                group_id=group_id,
+                group_size=size,
+                task_id=TASK,
+                reward=reward,
+                outcome="success" if reward else "failure",
+            ),
+        )._replace(metadata=RecordMetadata("trajectories", 2, 40 + sample, 0))
+        for sample, reward in enumerate(rewards)
+    ]
+
+
+def test_a_dropped_group_says_why_what_decided_it_and_its_rollouts():
+    node = explained(*ordered(OTHER), *finishes(OTHER, 1.0, 1.0)).of(OTHER)
+    assert node.fields["fate"] == "dropped: all rewards equal"
+    assert node.fields["decided_by"] == {"agent": "groups", "trajectory": f"{OTHER}-t1", "at": "trajectories[2]@41"}
+    assert [(one.id, one.fields["reward"]) for one in node.made_of] == [(f"{OTHER}-t0", 1.0), (f"{OTHER}-t1", 1.0)]
+
+
+def test_a_trajectory_of_a_dropped_group_leads_to_its_fate():
+    seen = events.observation(0, trajectory_id=f"{OTHER}-t0", order=ORDER)
+    node = explained(*ordered(OTHER), kept(observations.TOPIC, seen), *finishes(OTHER, 1.0, 1.0)).of(f"{OTHER}-t0")
+    assert [(one.id, one.fields["fate"], one.made_of) for one in node.went_into] == [
+        (OTHER, "dropped: all rewards equal", [])
+    ]
+
+
+def test_a_group_under_way_says_what_it_waits_for():
+    node = explained(*ordered(OTHER), *finishes(OTHER, 1.0)).of(OTHER)
+    assert (node.fields["fate"], node.fields["waiting"]) == ("under way", 1)
+    assert "decided_by" not in node.fields
+    assert [one.fields["state"] for one in node.made_of] == ["success", "ordered"]
+
+
+@pytest.mark.parametrize(
+    ("further", "lost", "became"),
+    [
+        ([], None, "not begun"),
+        ([], [f"{OTHER}/1/0"], "lost"),
+        (["begin"], None, "running: step 0"),
+        (["begin", "end"], None, "ended"),
+        (["finish"], [f"{OTHER}/1/0"], "finished: failure"),
+    ],
+)
+def test_an_order_says_what_became_of_it(further: list[str], lost, became: str):
+    order = events.rollout_order(f"{OTHER}/1/0", group_id=OTHER, sample=1, group_size=2, task_id=TASK)
+    first = events.observation(0, trajectory_id="begun", order=order)
+    last = msgspec.structs.replace(first, step=1, end=EpisodeEnd(kind="failure", reward=0.0))
+    made = {
+        "begin": [kept(observations.TOPIC, first)],
+        "end": [kept(observations.TOPIC, last)],
+        "finish": finishes(OTHER, 1.0, 0.0)[1:],
+    }
+    node = explained(*ordered(OTHER), *(one for name in further for one in made[name]), lost=lambda: lost).of(
+        order.order_id
+    )
+    assert node.fields["became"].startswith(became)
+    assert node.fields["ordered_by"] == "the dispatch agent, within its group"
+
+
+def timed_out(reason: str) -> LogRecord:
+    order = events.rollout_order(f"{OTHER}/1/0", group_id=OTHER)
+    last = events.observation(1, trajectory_id="late", order=order)
+    return kept(
+        observations.TOPIC,
+        msgspec.structs.replace(last, taken=None, end=EpisodeEnd(kind="policy_error", reward=None, reason=reason)),
+    )
+
+
+def test_a_request_that_timed_out_says_how_the_episode_ended():
+    reason = "3 attempts, the last: late/0/2: no reply within 5 s"
+    failed = line(names.SPAN_REQUEST, "9:b", ATTR_REQUEST="late/0/1") | {"failure": "late/0/1: no reply within 5 s"}
+    explanations = explained(timed_out(reason), spans_made=[failed])
+    for attempt in range(3):
+        node = explanations.of(f"late/0/{attempt}")
+        assert (node.fields["outcome"], node.fields["reason"]) == ("policy_error", reason)
+        assert node.fields["at"] == "observations[0]@0"
+        assert node.fields.get("failure", "") == ("late/0/1: no reply within 5 s" if attempt == 1 else "")
+    with pytest.raises(UserError, match="nothing called"):
+        explanations.of("late/0/3")
+
+
+def test_a_request_of_which_a_later_attempt_was_used_names_it():
+    taken = events.executed_action("click", request_id="slow/0/2")
+    seen = events.observation(1, trajectory_id="slow", order=ORDER, taken=taken)
+    explanations = explained(kept(observations.TOPIC, seen))
+    assert "slow/0/2" in explanations.of("slow/0/1").fields["became"]
+    with pytest.raises(UserError, match="nothing called"):
+        explanations.of("slow/0/3")
+
+
+def test_a_refused_proposal_says_why_and_who_made_it():
+    verdict = TaskVerdict(
+        task_id="pages/broken#1",
+        accepted=False,
+        reason="its solution was worth 0",
+        max_steps=5,
+        maker="me",
+        trajectory_id=TRAJECTORY,
+    )
+    node = explained(kept(task_verdicts.TOPIC, verdict)).of(verdict.task_id)
+    assert (node.fields["became"], node.fields["maker"]) == ("refused: its solution was worth 0", "me")
+    assert [one.id for one in node.made_of] == [TRAJECTORY]
+
+
+def test_a_dead_letter_is_found_by_what_it_names_and_asked_last():
+    letter = DeadLetter(
+        place="0@3", came_from="dart.r.tasks[1]@8", tries="1", at_ms="1", why="too long", key="", value="{}"
+    )
+    asked = []
+
+    def letters(identity: str) -> list[DeadLetter]:
+        asked.append(identity)
+        return [letter] if identity == "tasks[1]@8" else []
+
+    explanations = explained(letters=letters)
+    node = explanations.of("tasks[1]@8")
+    assert [(one.id, one.fields["why"], one.fields["at"]) for one in node.went_into] == [
+        (letter.came_from, "too long", "0@3")
+    ]
+    assert explanations.of(GROUP).fields["mean"] is not None
+    with pytest.raises(UserError, match=r"nothing called 'tasks\[1\]@9', nor has it a dead letter"):
+        explanations.of("tasks[1]@9")
+    assert asked == ["tasks[1]@8", "tasks[1]@9"]

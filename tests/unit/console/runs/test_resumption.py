@@ -30,7 +30,7 @@ def test_keys_that_the_folder_sets_are_no_changes():
         {"env": {"slots": 3, "workers": 2, "request_timeout_s": 3.0}},
         {"rollout": {"workers": 3}},
         {"bus": {"servers": "10.0.0.1:9092"}, "store": {"hosts": ["10.0.0.1"]}},
-        {"evaluation": {"episodes": 3}, "telemetry": {"sampling": 1.0}, "ui": {"port": 0}},
+        {"evaluation": {"episodes": 3}, "telemetry": {"sampling": 0.5}, "ui": {"port": 0}},
     ],
 )
 def test_pace_machines_and_measurements_may_change_and_are_named(table: dict):

@@ -1,9 +1,12 @@
 """A run's folder: what it holds, which ids it takes, and what is said of a wrong one."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from dart_streams.config import Bus, Config, Run, Trainer
+from dart_streams.console.launch import run_start
 from dart_streams.console.launch.training_run import last_train_step, required_steps
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
@@ -133,6 +136,11 @@ def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path
     assert not (tmp_path / "state" / "runs").exists()
 
 
+def with_tasks(config: Config, folder_: Path) -> Config:
+    tasks = msgspec.structs.replace(config.tasks, file=str(folder_ / "tasks.toml"))
+    return msgspec.structs.replace(config, tasks=tasks)
+
+
 def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config, tmp_path):
     named_run = msgspec.structs.replace(
         config, run=msgspec.structs.replace(config.run, id="one"), bus=Bus(prefix="dart.one.")
@@ -143,11 +151,14 @@ def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config
     again = folder.attach(named_run, tmp_path / "tasks.toml")
     assert (again.path, again.journal().before_version) == (made.path, 0)
     assert (again.config().run.id, again.config().bus.prefix) == ("one", "dart.one.")
+    notes: list[str] = []
+    run_start.run_attached(with_tasks(named_run, tmp_path), notes.append, before_only=True)
+    assert notes[-1] == "it was measured before training already", "no service is asked"
     with pytest.raises(ConfigError, match=r"set it to 'dart\.two\.'"):
         folder.attach(msgspec.structs.replace(named_run, run=Run(id="two")), tmp_path / "tasks.toml")
 
 
-def test_an_attached_run_needs_a_trainer_that_ends(config):
+def test_measured_scripts_need_a_trainer_that_ends(config):
     with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
         required_steps(config)
     assert required_steps(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5

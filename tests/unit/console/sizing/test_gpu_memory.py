@@ -78,7 +78,7 @@ def test_training_takes_16_bytes_a_parameter_and_serving_2(folder: Path):
 
 @pytest.mark.parametrize(
     ("file", "gpus", "split"),
-    [("eight-gpus.toml", 8, (4, 4)), ("three-gpus.toml", 3, (1, 2)), ("two-gpus.toml", 2, (1, 1))],
+    [("eight-gpus.toml", 8, (4, 4)), ("three-gpus.toml", 3, (2, 1)), ("two-gpus.toml", 2, (1, 1))],
 )
 def test_the_configurations_of_the_page_fit_as_the_page_says(folder, file, gpus, split):
     config = read_config(CONFIGS / file)
@@ -228,7 +228,7 @@ def test_with_adapters_only_they_have_gradients_and_optimizer_state(folder: Path
     whole = msgspec.structs.replace(read_config(CONFIGS / "two-gpus.toml").trainer, offload="none")
     configs = (
         msgspec.structs.replace(read_config(CONFIGS / "two-gpus.toml"), trainer=whole),
-        with_lora("two-gpus.toml", offload="none"),
+        with_lora("two-gpus.toml", offload="none", kl_beta=0.0),
     )
     full, lora = (fit(folder, config, 2, 80.0) for config in configs)
     assert not full.fits
@@ -244,9 +244,9 @@ def test_with_adapters_only_they_have_gradients_and_optimizer_state(folder: Path
 
 
 def test_a_trainer_without_memory_to_merge_does_not_fit():
-    estimate = MemoryEstimate(MODEL, with_lora("two-gpus.toml", offload="none"))
-    assert total_bytes(estimate.trainer_step(1)) / GIB < 48 < estimate.publishing(1) / GIB
-    assert not estimate.fits_trainer(48.0, 1)
+    estimate = MemoryEstimate(MODEL, with_lora("two-gpus.toml", offload="none", kl_beta=0.0))
+    assert total_bytes(estimate.trainer_step(1)) / GIB < 56 < estimate.publishing(1) / GIB
+    assert not estimate.fits_trainer(56.0, 1)
 
 
 def test_main_memory_is_counted_for_weights_kept_between_versions(folder: Path):
@@ -322,9 +322,7 @@ def test_8_bit_moments_take_a_quarter_of_those_in_float32(ranks: int):
 
 
 def test_offloaded_state_is_counted_in_main_memory(folder: Path):
-    config = read_config(CONFIGS / "two-gpus.toml")
-    trainer = msgspec.structs.replace(config.trainer, kl_beta=0.1)
-    found = fit(folder, msgspec.structs.replace(config, trainer=trainer), 3, 80.0)
+    found = fit(folder, read_config(CONFIGS / "two-gpus.toml"), 2, 80.0)
     on_gpu, in_main = gib_of("trainer on", found), gib_of("trainer's rank 0", found)
     assert not {"parameters", "gradients", "optimizer state (AdamW)", "reference model (trainer.kl_beta)"} & set(on_gpu)
     assert in_main["sum"] == pytest.approx(20 * UI_TARS_PARAMETERS / GIB, abs=0.05)

@@ -33,11 +33,11 @@ def of_both(key: str, processes: int, gpus_key: str, gpus: int) -> dict[str, Any
     return {table: {name: processes}, "hardware": {gpus_key: gpus}}
 
 
-def place_file(name: str, gpus: int, gib: float):
-    """Place a configuration of UI-TARS, whose numbers of processes are left out."""
+def place_file(name: str, gpus: int, gib: float, *settings: str):
+    """Place a configuration of UI-TARS with other settings, whose numbers of processes are left out."""
     path = CONFIGS / name
     keys = set_keys(path) - {"rollout.workers", "trainer.processes"}
-    return place_processes(read_config(path), keys, simulate_gpus(gpus, gib), MODEL)
+    return place_processes(read_config(path, settings=settings), keys, simulate_gpus(gpus, gib), MODEL)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_a_model_that_does_not_fit_is_refused_with_advice():
         ConfigError,
         match=r'do not fit on 2 GPUs of 80 GiB: set trainer.optimizer = "adamw" and trainer.offload = "all"',
     ):
-        place_file("three-gpus.toml", 2, 80.0)
+        place_file("eight-gpus.toml", 2, 80.0, "trainer.optimizer=adamw_8bit")
 
 
 def test_one_gpu_is_refused_for_full_training_by_the_arithmetic():
-    with pytest.raises(ConfigError, match=r"one GPU of 178 GiB: the trainer needs 32\.4, and vLLM leaves 17\.8"):
+    with pytest.raises(ConfigError, match=r"one GPU of 178 GiB: the trainer needs 46\.0, and vLLM leaves 17\.8"):
         place_file("two-gpus.toml", 1, 178.0)
 
 

@@ -91,6 +91,11 @@ def test_the_line_says_the_same():
     )
 
 
+def test_a_line_ends_with_the_address_of_the_page():
+    shown = msgspec.structs.replace(MOMENT, page="http://127.0.0.1:8765/?token=x")
+    assert format_line(shown).endswith("lag 12 | http://127.0.0.1:8765/?token=x")
+
+
 def test_a_group_with_several_topics_is_named_once_with_their_sum():
     lag = {("curator", "trajectories"): 3, ("curator", "weights"): 1, ("curator", "curated"): 4}
     moment = msgspec.structs.replace(MOMENT, lag=lag, children=(("curator-0", 1),))

@@ -1,6 +1,7 @@
-"""A table and a publisher of a few lines, which note the order of a runner's effects."""
+"""A table and a publisher of a few lines, which note the order of an agent's effects, and a stream."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from dart_streams.curation.journal import JournalInput
 from tests import events
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import trajectories
-from workers.curator.agent_runner import AgentRunner
+from workers.curator import agents
+from workers.curator.durable_agent import DurableAgent
 
 CONFIG = parse({})
 DIFFICULTY = bind_agents(CONFIG, task_set(3))[0]
@@ -60,15 +62,17 @@ class Broker(Table):
         """Let the input topic have these records."""
         self.inputs |= {offset: self.event(offset).message for offset in offsets}
 
-    def runner(self) -> AgentRunner:
-        return AgentRunner(DIFFICULTY, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=False)
+    def agent(self) -> DurableAgent:
+        agent = DurableAgent(DIFFICULTY, self.changelog, SendCoalescer(0.0), 60.0, CONFIG.bus.prefix, one_state=False)
+        agent.connect(self, {})
+        return agent
 
-    async def owning(self) -> AgentRunner:
-        """Return a runner that has claimed the partition."""
-        runner = self.runner()
-        await runner._state(0)
+    async def owning(self) -> DurableAgent:
+        """Return an agent that has claimed the partition."""
+        agent = self.agent()
+        await agent.owned_state(0)
         self.effects.clear()
-        return runner
+        return agent
 
     def event(self, offset: int, value: bytes | None = None, generation: int = 1) -> SimpleNamespace:
         """Return Faust's event of a finished rollout."""
@@ -82,3 +86,32 @@ def faust_event(read: JournalInput, ack: Callable[[], None], generation: int = 1
     """Return Faust's event of a record."""
     fields = msgspec.structs.asdict(read) | {"topic": CONFIG.bus.prefix + read.topic, "timestamp": read.at_ms / 1000}
     return SimpleNamespace(message=SimpleNamespace(**fields, generation_id=generation), ack=ack)
+
+
+class Stream:
+    """A stream of some events, which are in its buffer; more may be put there until it is closed."""
+
+    def __init__(self, *events: Any) -> None:
+        self.channel = SimpleNamespace(queue=asyncio.Queue())
+        for event in events:
+            self.put(event)
+
+    def put(self, event: Any) -> None:
+        self.channel.queue.put_nowait(event)
+
+    def close(self) -> None:
+        self.put(None)
+
+    def noack(self) -> "Stream":
+        return self
+
+    async def events(self) -> AsyncIterator[Any]:
+        while (event := await self.channel.queue.get()) is not None:
+            yield event
+
+
+async def process(agent: DurableAgent, *events: Any) -> None:
+    """Run the agent's function over a stream of these events."""
+    stream = Stream(*events)
+    stream.close()
+    await agents.BODIES[agent.reducer.name](agent, stream)  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ import structlog
 from aiokafka.errors import KafkaError, UnknownError
 
 from dart_streams.config import parse
+from tests.task_files import write_tasks
 from workers.curator import transport
-from workers.curator.main import create_app
+from workers.curator.main import DataManager
 from workers.curator.transport import ConsumerThread
 
 
@@ -56,8 +57,8 @@ class Client:
 
 @pytest_asyncio.fixture
 async def app(tmp_path) -> AsyncIterator[faust.App]:
-    config = parse({"run": {"id": "a", "state_dir": str(tmp_path)}})
-    yield create_app(config, "curator-0")
+    config = parse({"run": {"id": "a", "state_dir": str(tmp_path)}, "tasks": write_tasks(tmp_path, "grid")})
+    yield DataManager(config, "curator-0")
 
 
 async def thread_of(app: faust.App, client: Client, monkeypatch: pytest.MonkeyPatch) -> ConsumerThread:

@@ -1,9 +1,5 @@
-"""The consumer hands a record on as Faust's does: at once where nothing holds it up, else until it stops.
+"""Faust's transport with its overrides, without a broker."""
 
-The flow empties the streams' buffers when it begins again, and only then.
-"""
-
-import asyncio
 from unittest.mock import AsyncMock
 
 import pytest
@@ -12,68 +8,9 @@ from faust.types import TP
 from mode.utils.queues import ThrowableQueue
 
 from dart_streams.config import parse
-from workers.curator.main import create_app
-from workers.curator.transport import Consumer, DirectDelivery, Flow
-
-
-class Reader(DirectDelivery):
-    """The consumer's way to wait, without a broker."""
-
-
-async def delivered(to: list[str], first: asyncio.Future | None = None) -> str:
-    if first is not None:
-        to.append(await first)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    to.append("delivered")
-    return "done"
-
-
-async def test_an_unblocked_record_is_delivered_without_a_task():
-    got: list[str] = []
-    before = asyncio.all_tasks()
-    waiting = Reader().wait_first(delivered(got), asyncio.Event().wait())
-    with pytest.raises(StopIteration) as ended:
-        waiting.send(None)
-    assert (got, ended.value.value.results) == (["delivered"], ["done"])
-    assert asyncio.all_tasks() == before
-
-
-async def test_a_record_that_is_held_up_is_delivered_when_there_is_room():
-    got: list[str] = []
-    room = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(Reader().wait_first(delivered(got, first=room), asyncio.Event().wait()))
-    await asyncio.sleep(0)
-    assert got == []
-    room.set_result("room")
-    result = await waiting
-    assert got == ["room", "delivered"]
-    assert result.results == ["done"]
-
-
-async def test_a_blocked_record_is_not_delivered_after_a_suspension():
-    got: list[str] = []
-    room, suspended = asyncio.get_running_loop().create_future(), asyncio.Event()
-    waiting = asyncio.create_task(Reader().wait_first(delivered(got, first=room), suspended.wait()))
-    await asyncio.sleep(0)
-    suspended.set()
-    await waiting
-    assert room.cancelled()
-    assert got == []
-
-
-async def test_what_a_delivery_raises_is_raised_whether_it_was_held_up_or_not():
-    async def broken(first: asyncio.Future | None) -> None:
-        if first is not None:
-            await first
-        raise LookupError("no such channel")
-
-    with pytest.raises(LookupError):
-        await Reader().wait_first(broken(None), asyncio.Event().wait())
-    room = asyncio.get_running_loop().create_future()
-    room.set_result(None)
-    with pytest.raises(LookupError):
-        await Reader().wait_first(broken(room), asyncio.Event().wait())
+from tests.task_files import write_tasks
+from workers.curator.main import DataManager
+from workers.curator.transport import Consumer, Flow
 
 
 @pytest.mark.parametrize(("suspended", "left"), [(False, 1), (True, 0)])
@@ -90,7 +27,8 @@ async def test_a_flow_that_is_resumed_keeps_what_came_unless_it_was_suspended(su
 
 
 async def test_a_changelog_record_sent_again_after_a_lost_reply_is_written_once(tmp_path):
-    app = create_app(parse({"run": {"state_dir": str(tmp_path)}}), "curator-0")
+    tables = {"run": {"state_dir": str(tmp_path)}, "tasks": write_tasks(tmp_path, "grid")}
+    app = DataManager(parse(tables), "curator-0")
     kafka = app.producer._new_producer()
     assert kafka._txn_manager is not None
     assert kafka._txn_manager.transactional_id is None

@@ -16,11 +16,11 @@ from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Agent, advance
-from tests.unit.workers.curator.broker import faust_event
+from tests.unit.workers.curator.broker import faust_event, process
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import BY_NAME, curation_log
 from workers.curator import journaled_state
-from workers.curator.agent_runner import AgentRunner
+from workers.curator.durable_agent import DurableAgent
 from workers.curator.journal_writer import OwnershipLost
 
 CONFIG = parse({"env": {"slots": 4}})
@@ -116,13 +116,16 @@ class Curator(Table):
         """Restore, then apply batch after batch until all is applied or it shall stop; then drain."""
         await self.recover()
         await self.request("assigned")
-        runner = AgentRunner(self.harness.agent, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=True)
+        agent = DurableAgent(
+            self.harness.agent, self.changelog, SendCoalescer(0.0), 60.0, CONFIG.bus.prefix, one_state=True
+        )
+        agent.connect(self, {})
         while not self.stopping:
-            batch = self.batch((await runner._state(0)).state.progress.applied)
+            batch = self.batch((await agent.owned_state(0)).state.progress.applied)
             if not batch:
                 break
-            await runner.process_owned(0, batch)
-        await runner.drain()
+            await process(agent, *batch)
+        await agent.drain()
 
     def batch(self, applied: dict[str, int]) -> list[Any]:
         """Return some of the records that come next, interleaved as they happened to arrive here."""

@@ -1,7 +1,7 @@
 """Leases of desktops: one a slot, by tokens of their own, and never after their end."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -66,7 +66,6 @@ class Clients(RuleBasedStateMachine):
 TestClients = Clients.TestCase
 
 
-@settings(max_examples=20)
 @given(st.lists(st.integers(0, 5), unique=True, min_size=2))
 def test_each_lease_opens_its_own_desktop_only(slots):
     table = LeaseTable()

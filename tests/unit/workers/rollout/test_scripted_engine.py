@@ -14,7 +14,7 @@ from dart_streams import actions
 from dart_streams.config import ActionDialect, Config, Policy, parse
 from tests import events
 from tests.unit.clockwork import by_clockwork
-from topics.action_requests import ActionRequest
+from topics.action_requests import ActionRequest, ReplayedRequest
 from topics.values import BlobRef, MessagePart
 from workers.rollout.scripted import ALTERNATIVES, ScriptedEngine, synthetic_distributions, version_spans
 
@@ -51,6 +51,23 @@ def test_of_several_points_each_step_has_its_own():
     wanted = ["(3,4)", "(50,60)", "(50,60)"]
     found = [oracle.answer(request(instruction="Click (3,4), then (50,60).", step=step)) for step in range(3)]
     assert all(point in text for point, text in zip(wanted, found, strict=True))
+
+
+async def test_recorded_tokens_have_their_scores_and_others_are_improbable():
+    scripted = engine()
+    await scripted.start(events.weight_version(0))
+    made = await scripted.generate(request())
+    recorded = ReplayedRequest(request_id="r0", tokens=made.tokens)
+    again = msgspec.structs.replace(request(5), recorded=recorded)
+    scored = await scripted.generate(again)
+    assert (scored.tokens, scored.logprobs, scored.entropies) == (made.tokens, made.logprobs, made.entropies)
+    other = msgspec.structs.replace(recorded, tokens=[made.tokens[0], made.tokens[1] + 1, *made.tokens[2:]])
+    doctored = await scripted.generate(msgspec.structs.replace(again, recorded=other))
+    differ = [one != other for one, other in zip(made.logprobs, doctored.logprobs, strict=True)]
+    assert [place for place, differs in enumerate(differ) if differs] == [1]
+    assert doctored.logprobs[1] < math.log(0.5)
+    generated = await scripted.generate(msgspec.structs.replace(again, recorded=ReplayedRequest(request_id="r0")))
+    assert (generated.tokens, generated.logprobs) == (made.tokens, made.logprobs)
 
 
 def test_the_oracle_succeeds_at_the_configured_rate():

@@ -1,6 +1,7 @@
 """The ``osworld`` environment: tasks on machines that serve OSWorld's HTTP API, wherever they are."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import structlog
@@ -11,7 +12,7 @@ from dart_streams.errors import ConfigError, ServiceUnavailable
 from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.osworld.environment import OsworldEnvironment, StartStates, TaskSession
 from workers.env.backends.osworld.family_session import FamilyTaskSession
-from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
 from workers.env.backends.osworld.pages import WebPages
 from workers.env.backends.osworld.providers import provider_of
@@ -43,9 +44,11 @@ class OsworldBackend:
         if not pages:
             return
         self.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)
-        for task in load_all(self.examples, pages)[1]:
+        usable, unusable = load_all(self.examples, pages)
+        for task in unusable:
             log.warning("a task cannot be played: each episode of it is a fault", task=task.page, reason=task.reason)
-        mirror, evaluators = mirror_of(self.settings), EvaluatorSidecar(checkout=self.examples.parent)
+        mirror = mirror_of(self.settings, needed=any(map(needed_urls, usable)))
+        evaluators = EvaluatorSidecar(checkout=self.examples.parent)
         pages_of_web = await asyncio.to_thread(web_pages_of, self.settings)
         self.shared = TaskResources(mirror, evaluators, ours=bool(self.settings.lease_url), pages=pages_of_web)
         if not evaluators.python.exists():
@@ -83,10 +86,10 @@ def is_osworld_page(page: str) -> bool:
     return "/" in page
 
 
-def mirror_of(settings: Osworld) -> Mirror:
-    """Return the configured mirror; raise ConfigError if none is named, or it is no folder."""
+def mirror_of(settings: Osworld, *, needed: bool) -> Mirror:
+    """Return the configured mirror; raise ConfigError if it is ``needed``, but not named or no folder."""
     folder = settings.mirror_folder
-    if not folder or not Path(folder).is_dir():
+    if needed and not Path(folder or os.devnull).is_dir():
         raise ConfigError(
             f"env.osworld.mirror_folder: {f'no folder {folder}' if folder else 'name the folder'} "
             "of the files of OSWorld's tasks: `dart-streams osworld mirror` says how to fill it"

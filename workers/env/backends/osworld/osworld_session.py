@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.actions import Action, CallUser
+from dart_streams.actions import Action, CallUser, Finished
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
@@ -148,7 +148,10 @@ class OsworldTaskSession(TaskSession):
             return await self.shared.evaluators.evaluate(self.task, machine.endpoint, self._cache, limit_s)
 
     async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
-        """Yield the oracle's actions: ``call_user`` for an infeasible task; few others have an oracle."""
+        """Yield the oracle's actions, and ``finished``: such a task does not end by itself.
+
+        An infeasible one is given up by ``call_user``; few others have an oracle.
+        """
         if self.task.evaluator.infeasible:
             yield CallUser()
             return
@@ -157,6 +160,7 @@ class OsworldTaskSession(TaskSession):
             raise NoOracle(f"{self.task.page} has no oracle: it cannot be demonstrated")
         async for action in oracle.demonstrate(partial(try_command, machine, limit_s=deadline_s)):
             yield action
+        yield Finished()
 
     async def close(self) -> None:
         """Remove the evaluator's files; never raises."""

@@ -56,6 +56,16 @@ class MachineProvider(Protocol):
         """Lease a machine exclusively; raise EnvironmentFault if none is free in time."""
 
 
+def lease_token_of(settings: Osworld) -> str:
+    """Return the token of the lease server, empty if it asks for none; raise ConfigError if it is missing."""
+    if not settings.lease_token:
+        return ""
+    try:
+        return read_secret(settings.lease_token, "env.osworld.lease_token")
+    except ConfigError as error:
+        raise ConfigError(f"{error}. `dart-streams worker desktops` writes it at its start: start that first") from None
+
+
 def provider_of(settings: Osworld) -> MachineProvider:
     """Return the configured provider.
 
@@ -66,7 +76,7 @@ def provider_of(settings: Osworld) -> MachineProvider:
         names = " and ".join(configured) or "none of them"
         raise ConfigError(f"[env.osworld] needs one of machines, lease_url and acquire; it has {names}")
     if settings.lease_url:
-        token = read_secret(settings.lease_token, "env.osworld.lease_token") if settings.lease_token else ""
+        token = lease_token_of(settings)
         return LeaseServerProvider(settings.lease_url, token, settings.lease_s, settings.call_timeout_s)
     if settings.acquire:
         return ProgramProvider(settings.acquire, settings.release, settings.lease_s)

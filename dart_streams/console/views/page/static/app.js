@@ -63,6 +63,8 @@ export class App {
     this.openedMs = 0;
     this.skewMs = 0;
     this.place = "";
+    /** @type {HTMLElement | null} */
+    this.pressed = null;
     this.turn = 0;
     this.awayMs = 0;
     /** @type {number[]} */
@@ -269,6 +271,9 @@ export class App {
     document.querySelector(".brand")?.setAttribute("href", this.href(HOME));
     addEventListener("hashchange", () => location.hash !== this.place && this.open());
     addEventListener("keydown", (event) => this.key(event));
+    // A browser clicks what is there at press and release alike: what new data replaced between them is clicked here.
+    addEventListener("pointerdown", (event) => { this.pressed = event.button ? null : /** @type {Element} */ (event.target).closest("a, button"); });
+    addEventListener("pointerup", () => this.pressed?.isConnected === false && this.pressed.click());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
     this.drawPlace();
     // The header of an exported file never changes.

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
+from dart_streams.config import Osworld
 from dart_streams.deadline import Deadline
+from dart_streams.errors import ConfigError
 from tests.answering import answering
-from workers.env.backends.osworld.providers import LeaseServerProvider
+from workers.env.backends.osworld.providers import LeaseServerProvider, provider_of
 from workers.env.environment import EnvironmentFault
 
 
@@ -54,3 +56,13 @@ async def test_a_server_that_leases_none_is_a_fault_with_its_reason(statuses, wh
         with pytest.raises(EnvironmentFault, match=why):
             await LeaseServerProvider(leasing.url, "", 60.0, 60.0).acquire(Deadline(30.0, lambda: next(now)))
         assert len(leasing.asked) == len(statuses)
+
+
+def test_a_lease_server_that_was_not_started_has_written_no_token(tmp_path):
+    settings = Osworld(lease_url="http://127.0.0.1:1", lease_token=f"file:{tmp_path}/desktops-0.token")
+    with pytest.raises(ConfigError, match=r"lease_token: there is no file .*`dart-streams worker desktops` writes it"):
+        provider_of(settings)
+    (tmp_path / "desktops-0.token").write_text("secret")
+    provider = provider_of(settings)
+    assert isinstance(provider, LeaseServerProvider)
+    assert provider.token == "secret"

@@ -1,0 +1,42 @@
+"""The project's wheel in an environment of its own, as an image has it: without the checkout."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+UV = ROOT / ".venv/tools/bin/uv"
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "topics", "dart_streams", "workers", "trainer")
+"""What the Dockerfiles copy."""
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of the sources, with the setuptools of this environment."""
+    source = folder / "source"
+    source.mkdir()
+    for name in BUILT_FROM:
+        path, copied = ROOT / name, source / name
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(path, copied, ignore=ignored) if path.is_dir() else shutil.copy(path, copied.parent)
+    uv("build", "--wheel", "--offline", "--no-build-isolation", "--python", sys.executable, "-o", folder, source)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def install_wheel(wheel: Path, folder: Path) -> Path:
+    """Install the wheel beside this environment's pinned packages, without its editable install; return the Python."""
+    uv("venv", "--python", sys.executable, folder)
+    packages = next(folder.glob("lib/python3*/site-packages"))
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("dart_streams", "__editable__", "_virtualenv", "__pycache__")):
+            (packages / path.name).symlink_to(path)
+    uv("pip", "install", "--offline", "--no-deps", "--python", folder / "bin/python", wheel)
+    return folder / "bin/python"
+
+
+def uv(*arguments: object) -> None:
+    """Run uv; fail with what it prints."""
+    done = subprocess.run([UV, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,60 @@
+"""The lanes of tests: what each covers, when CI runs it, and that make, CI and CONTRIBUTING.md know all of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lanes import LANES, OF_ALL, changed_files, lanes_of_ci
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+EACH_TIME = {lane.target for lane in LANES if lane.when == "each time"}
+
+
+def targets(*changed: str) -> set[str]:
+    return {lane.target for lane in lanes_of_ci(changed)} - EACH_TIME
+
+
+def test_a_lane_that_takes_long_runs_if_a_file_that_it_covers_changed():
+    assert targets("README.md", "workers/runtime/lifecycle.py") == set()
+    assert targets("workers/env/backends/osworld/pages.py") == {"test-osworld"}
+    assert targets("README.md", "workers/desktop_server/ports.py") == {"test-desktops", "test-osworld"}
+
+
+def test_every_lane_of_ci_runs_where_what_has_changed_is_not_known():
+    everything = {lane.target for lane in LANES if lane.when != "by hand"}
+    assert {lane.target for lane in lanes_of_ci(None)} == everything
+    assert all({lane.target for lane in lanes_of_ci([file])} == everything for file in OF_ALL)
+
+
+def test_a_base_that_is_no_commit_is_not_known(monkeypatch):
+    monkeypatch.setenv("DART_CI_BASE", "no-such-commit")
+    assert changed_files() is None
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.target)
+def test_a_lane_is_a_target_and_covers_files_that_are_there(lane):
+    assert f"\n{lane.target}: " in MAKEFILE
+    assert [path for path in (*lane.covers, *OF_ALL) if not any(ROOT.glob(f"{path.rstrip('/')}*"))] == []
+
+
+def test_every_folder_that_make_test_leaves_out_has_a_lane():
+    (folders,) = re.findall(r"addprefix --ignore=tests/,([\w ]+)\)", MAKEFILE)
+    left_out = {f"tests/{folder}/" for folder in folders.split()} - {"tests/unit/", "tests/model/"}
+    left_out |= {f"{folder}/" for folder in re.findall(r"--ignore=(tests/\w[\w/]*)", MAKEFILE)}
+    assert len(left_out) > 5 and "tests/model/breadth/" in left_out
+    assert [folder for folder in left_out if not any(folder.startswith(lane.covers) for lane in LANES)] == []
+
+
+def test_contributing_has_each_lane_with_its_paths_and_its_minutes():
+    rows = re.findall(r"^\| (.+) \| `make ([\w-]+)` \| (.+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert [(target, tuple(re.findall("`(.+?)`", paths)), when) for paths, target, _, when in rows] == [
+        (lane.target, lane.covers, lane.when) for lane in LANES
+    ]
+
+
+def test_ci_runs_the_lanes_of_the_table_alone():
+    run = (ROOT / ".ci/run").read_text()
+    assert "-m tests.lanes" in run
+    assert set(re.findall(r"^ *make ([\w-]+)$", run, re.MULTILINE)) == {"test", "lint"}
