@@ -365,9 +365,9 @@ async def read_alone(bus: Bus, client_id: str, **settings: Any) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def open_topics(
-    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], fetch_ms: int = FETCH_WAIT_MS
+    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], fetch_ms: int = FETCH_WAIT_MS, *, at_end: bool = False
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """Yield a consumer at the beginning of all partitions of ``topics``; ``publisher`` has their metadata.
+    """Yield a consumer at the beginning or end of all partitions of ``topics``; ``publisher`` has their metadata.
 
     ``fetch_ms`` is the maximum wait of a fetch. Raises :class:`ServiceUnavailable` if the broker or a topic is missing.
     """
@@ -378,7 +378,10 @@ async def open_topics(
             for number in range(await publisher.partitions_of(topic))
         ]
         records.assign(partitions)
-        await records.seek_to_beginning(*partitions)
+        await (records.seek_to_end if at_end else records.seek_to_beginning)(*partitions)
+        # A position is looked up on first use, which may be after the first new record.
+        for partition in partitions if at_end else ():
+            await records.position(partition)
         yield records
 
 

@@ -67,11 +67,6 @@ class InMemoryCircle:
         self.unread = dict.fromkeys(((agent.name, topic) for agent, topic in self.subscriptions), 0)
         self.positions: dict[tuple[str, str], int] = dict(self.unread)
 
-    def replace_agent(self, agent: Agent) -> None:
-        """Replace the reducer of an agent, keeping its name and topics."""
-        self.agents[agent.name] = agent
-        self.subscriptions = [(self.agents[known.name], topic) for known, topic in self.subscriptions]
-
     def publish(self, topic: str, record_id: str, event: Any) -> None:
         """Append an event to a topic."""
         self.logs.setdefault(topic, TopicLog()).records.append(Written(record_id, event))

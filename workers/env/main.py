@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import Publisher, open_topics
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config, tasks
 from dart_streams.errors import ConfigError
 from dart_streams.store import open_store
-from topics import action_requests, actions, observations, rollout_orders
+from topics import action_requests, actions, feedback, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
 from workers.env.backends.registry import backend_of
 from workers.env.blocked_loop import end_when_blocked
@@ -37,11 +37,13 @@ from workers.env.lethal_orders import LethalOrders
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
 from workers.env.proposed_tasks import ProposedTasks, find_task, open_proposals
-from workers.env.take_overs import TakeOvers, open_feedback
+from workers.env.take_overs import TakeOvers
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 GROUP = "env"
+TAKE_OVER_FETCH_MS = 200
+"""A person waits for their turn, while the policy goes on."""
 
 log = structlog.get_logger()
 
@@ -91,7 +93,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     if proposed is not None:
         background["proposals"] = proposed.read
     if config.feedback.enabled:
-        given = await open_feedback(config, publisher, resources)
+        followed = open_topics(config.bus, publisher, (feedback.TOPIC,), TAKE_OVER_FETCH_MS, at_end=True)
+        given = await resources.enter_async_context(followed)
         background["take-overs"] = functools.partial(take_overs.read, given)
     if ahead := getattr(backend, "ahead", 0):
         expect = functools.partial(expect_order, runner.backend, task_set)

@@ -8,14 +8,14 @@ without a pending request here (another worker's, a late or a duplicate one) is 
 
 import asyncio
 import zlib
-from collections.abc import Callable
 from typing import Self
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, has_reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -28,6 +28,8 @@ from workers.env import metrics
 log = structlog.get_logger()
 
 POLL_TIMEOUT_MS = 1000
+SLICES = 4
+"""Parts of a lease, each of which passes while this process runs. One that stands still counts at most one of them."""
 
 
 class InvalidResponse(Exception):
@@ -48,7 +50,9 @@ class PolicyClient:
             config.bus, group=None, client_id=f"{worker_id}-replies", auto_offset_reset="latest"
         )
         self._pending: dict[bytes, asyncio.Future[ActionResponse]] = {}
-        self._people: dict[bytes, tuple[str, Callable[[], None]]] = {}
+        self._people: dict[bytes, str] = {}
+        self._silent: dict[bytes, int] = {}
+        self._polled = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Seek to the end of the partition; raise ServiceUnavailable if the broker or the topic is not there."""
@@ -91,16 +95,31 @@ class PolicyClient:
 
         Raises TimeoutError if they show no sign of life for its time, InvalidResponse for one that can't be decoded.
         """
-        key, loop, lease_s = request_id.encode(), asyncio.get_running_loop(), lease.lease_ms / 1000
-        response = self._pending[key] = loop.create_future()
+        key = request_id.encode()
+        response = self._pending[key] = asyncio.get_running_loop().create_future()
+        self._people[key], self._silent[key] = lease.person, 0
         self.stalls.note_arrival()
         try:
-            async with asyncio.timeout(lease_s) as limit:
-                self._people[key] = lease.person, lambda: limit.reschedule(loop.time() + lease_s)
-                return await response
+            while not response.done():
+                await asyncio.wait([response], timeout=lease.lease_ms / 1000 / SLICES)
+                self._silent[key] += 1
+                if await self._is_gone(key) and not response.done():
+                    raise TimeoutError
+            return response.result()
         finally:
-            del self._pending[key]
-            self._people.pop(key, None)
+            del self._pending[key], self._people[key], self._silent[key]
+
+    async def _is_gone(self, key: bytes) -> bool:
+        """Return whether a lease is over, by all responses that the broker has; a broker that is away ends none."""
+        if self._silent[key] <= SLICES:
+            return False
+        try:
+            ends = await self.records.end_offsets(self.records.assignment())
+        except KafkaTimeoutError:
+            return False
+        while not await has_reached(self.records, ends):
+            await self._polled.wait()
+        return self._silent[key] > SLICES
 
     async def read_responses(self) -> None:
         """Resolve requests with their responses, and report an overdue wait for them, until cancelled."""
@@ -108,6 +127,8 @@ class PolicyClient:
             for records in (await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS)).values():
                 for record in records:
                     await self._resolve(record)
+            self._polled.set()
+            self._polled.clear()
             if self._pending:
                 self.stalls.check()
 
@@ -123,12 +144,12 @@ class PolicyClient:
             if not waiting.done():
                 waiting.set_exception(InvalidResponse(str(error)))
             return
-        person, renew = self._people.get(record.key, ("", None))
-        if person and response.worker_id != person:
+        person = self._people.get(record.key)
+        if person is not None and response.worker_id != person:
             metrics.ignored.add(1)
             return
         self.stalls.note_arrival(response.worker_id)
         if not response.alive:
             waiting.set_result(response)
-        elif renew is not None:
-            renew()
+        elif person is not None:
+            self._silent[record.key] = 0

@@ -11,15 +11,11 @@ import contextlib
 
 from aiokafka import AIOKafkaConsumer
 
-from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, event_of, open_topics
+from dart_streams.bus.clients import POLL_TIMEOUT_MS, event_of
 from dart_streams.bus.codec import Undecodable
-from dart_streams.config import Config
 from topics import feedback
 from topics.feedback import Feedback
 from topics.rollout_orders import RolloutOrder
-
-FETCH_MS = 200
-"""A person waits for their turn, while the policy goes on."""
 
 
 def may_be_taken(order: RolloutOrder) -> bool:
@@ -73,13 +69,3 @@ class TakeOvers:
                 for record in batch:
                     with contextlib.suppress(Undecodable):
                         self.add(event_of(feedback.TOPIC, record))
-
-
-async def open_feedback(config: Config, publisher: Publisher, resources: contextlib.AsyncExitStack) -> AIOKafkaConsumer:
-    """Return a consumer at the end of the topic; raise ServiceUnavailable."""
-    records = await resources.enter_async_context(open_topics(config.bus, publisher, (feedback.TOPIC,), FETCH_MS))
-    await records.seek_to_end()
-    # A position is looked up on first use, which would be after the first take-over.
-    for partition in records.assignment():
-        await records.position(partition)
-    return records

@@ -77,11 +77,8 @@ async def publish(config: Config, episodes: Iterator[RecordedEpisode], result: I
     """Publish demonstrations, at most :data:`WINDOW` ahead of the recorder."""
     async with contextlib.AsyncExitStack() as resources:
         publisher = await resources.enter_async_context(Publisher(config.bus, CLIENT))
-        announced = await resources.enter_async_context(open_topics(config.bus, publisher, (trajectories.TOPIC,)))
-        await announced.seek_to_end()
-        # A position is looked up on first use, which would be after the first announcement.
-        for partition in announced.assignment():
-            await announced.position(partition)
+        followed = open_topics(config.bus, publisher, (trajectories.TOPIC,), at_end=True)
+        announced = await resources.enter_async_context(followed)
         store = await open_store(config, resources)
         pending = PendingAnnouncements(config, announced, result)
         for episode in episodes:

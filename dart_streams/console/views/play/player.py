@@ -70,12 +70,8 @@ class PersonClient:
         """Connect; raise ServiceUnavailable if the broker, a topic or the database does not answer."""
         async with contextlib.AsyncExitStack() as resources:
             await resources.enter_async_context(self.publisher)
-            followed = open_topics(self.config.bus, self.publisher, FOLLOWED, FETCH_MS)
+            followed = open_topics(self.config.bus, self.publisher, FOLLOWED, FETCH_MS, at_end=True)
             self._records = await resources.enter_async_context(followed)
-            await self._records.seek_to_end()
-            # A position is looked up on first use, which would be after the first observation.
-            for partition in self._records.assignment():
-                await self._records.position(partition)
             self._store = await open_store(self.config, resources)
             self._resources = resources.pop_all()
         return self
@@ -163,8 +159,6 @@ class PersonClient:
         if len(after.shown) != len(before.shown) or after.trajectory_id != before.trajectory_id:
             self._shown_s = time.perf_counter()
         await self._become(after)
-        if after.stage == "turn" and self.present and len(after.shown) == 1:
-            await self._send(after, alive=True)
         if after.ended and not before.ended:
             log.info("episode ended", task=self.task.task_id, trajectory=after.trajectory_id, **end_of(after))
 

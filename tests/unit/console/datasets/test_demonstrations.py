@@ -212,9 +212,8 @@ def test_an_answer_without_a_place_acts_at_the_pointer():
 
 
 async def test_an_episode_too_large_for_a_record_is_named_with_advice(monkeypatch):
-    topic = MagicMock(seek_to_end=AsyncMock(), assignment=lambda: [])
     for name in ("Publisher", "open_topics"):
-        monkeypatch.setattr(demonstration_import, name, lambda *_: contextlib.nullcontext(topic))
+        monkeypatch.setattr(demonstration_import, name, lambda *_, **__: contextlib.nullcontext(MagicMock()))
     monkeypatch.setattr(demonstration_import, "open_store", AsyncMock())
     monkeypatch.setattr(demonstration_import, "publish_episode", AsyncMock(side_effect=Unencodable("takes 9 MB")))
     with pytest.raises(UserError, match=r"an episode of simulated/box#1 can't be imported: takes 9 MB\. Shorten"):
