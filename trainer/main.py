@@ -157,8 +157,11 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
             publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
         state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
         ended = threading.Event()
-        stopped = functools.partial(any_set, stop, ended)
-        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count, rules.score, stopped)
+
+        def is_stopped() -> bool:
+            return stop.is_set() or ended.is_set()
+
+        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count, rules.score, is_stopped)
         prefetcher = Prefetcher(reader.read)
         life.callback(prefetcher.close)
         life.callback(ended.set)  # Before the prefetcher closes: groups that it reads wait for no scores then.
@@ -207,11 +210,6 @@ def checkpoints_of(config: Config, ranks: Ranks, learner: Learner, stop: threadi
     uri = weight_location.checkpoint_base(config)
     store = CheckpointStore(uri, stop) if uri else None
     return Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256, learner.critic, store)
-
-
-def any_set(*events: threading.Event) -> bool:
-    """Return whether any of the events is set."""
-    return any(event.is_set() for event in events)
 
 
 def not_finite_message(folder: Path, restored: TrainerState | None, fault: str) -> str:

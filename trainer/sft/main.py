@@ -20,7 +20,6 @@ import msgspec
 import structlog
 
 from dart_streams import fsync as durable
-from dart_streams.config import Trainer
 from dart_streams.config.trainer import Imitate
 from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features, exporting, finite, weights
@@ -85,18 +84,14 @@ def run_rank(file: Path, stop: threading.Event) -> None:
             FineTuning(job, file.parent, ranks).run(stop)
 
 
-def supervised_settings(settings: Trainer) -> Trainer:
-    """Return the trainer's settings without what only reinforcement learning has."""
-    return msgspec.structs.replace(settings, learning_rate=settings.sft.learning_rate, kl_beta=0.0, imitate=Imitate())
-
-
 class FineTuning:
     """One rank of a fine-tuning. All methods are collective."""
 
     def __init__(self, job: SftJob, folder: Path, ranks: Ranks) -> None:
         self.job, self.folder, self.ranks = job, folder, ranks
-        self.settings = supervised_settings(job.config.trainer)
-        self.sft = self.settings.sft
+        given, self.sft = job.config.trainer, job.config.trainer.sft
+        own = {"learning_rate": self.sft.learning_rate, "kl_beta": 0.0, "imitate": Imitate()}
+        self.settings = msgspec.structs.replace(given, **own)  # Without what only reinforcement learning has.
         self.policy = job.config.policy
         renderer = renderer_of(Path(job.model), self.policy)
         self.episodes = EpisodeFolder(folder)

@@ -16,6 +16,8 @@ from faust.types import TP, Message
 from mode import Service
 from mode.utils.queues import FlowControlEvent
 
+from dart_streams.bus.clients import COMMIT_TIMEOUT_S
+
 FETCH_MAX_WAIT_MS = 100
 """A burst of 1,000 trajectories takes the agents 1.3 to 1.6 s; with the 1,500 ms of Faust 3.4 to 4.2 s."""
 CHECK_INTERVAL_S = 1.0
@@ -42,8 +44,9 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
     Defects: the fetch wait is fixed at 1.5 s, during which the client fetches no other partition of that broker.
     Records fetched while the flow is suspended are dropped and only inputs are sought back, so a recovery may wait
     forever for changelog records. After an unknown error aiokafka (0.14) rejoins its group only once the error was
-    read, which Faust never does; a replaced member gets such an error. Errors at the client's stop leave the thread as
-    a traceback. A CancelledError of a pending fetch makes Faust wait a minute for the thread.
+    read, which Faust never does; a replaced member gets such an error. A commit of a member that has to join again is
+    tried forever, also at the stop. Errors at the client's stop leave the thread as a traceback. A CancelledError of a
+    pending fetch makes Faust wait a minute for the thread.
     """
 
     consumer: aiokafka.Consumer
@@ -61,6 +64,15 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
                     raise
                 coordinator.reset_generation()  # Its member id may be the reason.
                 log.warning("the consumer group answered with an error: joining it again", reason=str(error))
+
+    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        """Commit offsets; return False without an answer in time. What is not committed is read again."""
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                return await super()._commit(offsets)
+        except TimeoutError:
+            log.warning("offsets not committed", timeout_s=COMMIT_TIMEOUT_S)
+            return False
 
     async def on_thread_stop(self) -> None:
         """Stop the client; close its connections if that fails."""

@@ -81,7 +81,9 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                     f"their URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin "
                     "with another --from"
                 )
-            ready = [reader.read(group) for group in (*groups_of(state, step), *replay_of(state, step))]
+            replayed = [member_of(state, step, identity) for identity in step.replayed]
+            groups = *groups_of(state, step), *replay_group(step.train_step, replayed)
+            ready = [reader.read(group) for group in groups]
             if step.scores is not None:
                 recorded = reader.store.get_blobs([step.scores])[step.scores.sha256]
                 ready = [restore_scores(group, recorded) for group in ready]
@@ -150,11 +152,6 @@ def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
         phase=[group_of(f"phase-{number}", trajectories) for number, trajectories in enumerate(step.sft_updates)],
         feedback=tuple(groups_named(state, step, step.feedback)),
     )
-
-
-def replay_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
-    """Return the members of earlier groups that a step trained with its batch, as one group."""
-    return replay_group(step.train_step, [member_of(state, step, identity) for identity in step.replayed])
 
 
 def member_of(state: RunState, step: TrainedStep, trajectory_id: str) -> Member:

@@ -120,7 +120,8 @@ class PersonClient:
 
     async def screenshot(self, sha256: str) -> bytes:
         """Return a screenshot of this episode; raise NotFound for any other."""
-        refs = {one.screenshot.sha256: one.screenshot for one in self._observations() if one.screenshot is not None}
+        shown = self.episode.shown if self.episode is not None else ()
+        refs = {one.screenshot.sha256: one.screenshot for one in shown if one.screenshot is not None}
         if sha256 not in refs:
             raise NotFound("this episode has no such screenshot")
         try:
@@ -199,9 +200,6 @@ class PersonClient:
         places = range(await self.publisher.partitions_of(action_topic.TOPIC))
         publish = self.publisher.publish
         await asyncio.gather(*(publish(action_topic.TOPIC, response, partition=place) for place in places))
-
-    def _observations(self) -> tuple[observations.Observation, ...]:
-        return self.episode.shown if self.episode is not None else ()
 
 
 def order_of(config: Config, task: Task, person: str, lease_s: float) -> RolloutOrder:
