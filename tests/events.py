@@ -64,7 +64,7 @@ def action_response(text: str = "", **changes: Any) -> ActionResponse:
 
 def executed_action(text: str = "", **changes: Any) -> ExecutedAction:
     """Return an action without tokens; ``text`` is its canonical form too."""
-    return _event(ExecutedAction, {"text": text, "request_id": "t/0/0", "action": text, "prompt_sha": "p"}, changes)
+    return _event(ExecutedAction, {"text": text, "request_id": "t/0/0", "action": text, "prompt_sha": "b"}, changes)
 
 
 def observation(step: int = 0, **changes: Any) -> Observation:

@@ -1,5 +1,6 @@
 """The project's wheel in an environment of its own, as an image has it: without the checkout."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,14 @@ def install_wheel(wheel: Path, folder: Path) -> Path:
             (packages / path.name).symlink_to(path)
     uv("pip", "install", "--offline", "--no-deps", "--python", folder / "bin/python", wheel)
     return folder / "bin/python"
+
+
+def failed_verbs(python: Path, folder: Path) -> dict[str, str]:
+    """Start every verb in a folder, and return what each failed one said."""
+    command = [python, "-P", ROOT / "tests/verbs.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def uv(*arguments: object) -> None:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from topics.rollout_orders import PersonLease
 from topics.topic import Topic
-from topics.values import EpochMs, Excerpt, Name, Steps
+from topics.values import EpochMs, Excerpt, Name, NoName, Steps
 
 MOST_CORRECTION = 2048
 """Characters of an action."""
@@ -36,7 +36,7 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     author: Name
     at_ms: EpochMs
     kind: Kind
-    trajectory_id: Annotated[str, Meta(max_length=512)] = ""
+    trajectory_id: NoName = ""
     step: Steps | None = None
     judgement: Judgement | None = None
     action: Annotated[str, Meta(max_length=MOST_CORRECTION)] = ""

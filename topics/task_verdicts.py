@@ -1,12 +1,9 @@
 """task-verdicts: whether a proposed task was accepted, and why not."""
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from topics.topic import Topic
-from topics.values import Name, Prose, Steps
+from topics.values import Name, NoName, Prose, Steps
 
 
 class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +18,7 @@ class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: Prose
     max_steps: Steps
     maker: Name
-    trajectory_id: Annotated[str, Meta(max_length=512)]
+    trajectory_id: NoName
 
 
 TOPIC = Topic(name="task-verdicts", event=TaskVerdict, key="task_id", shortest_ms=None)

@@ -9,11 +9,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Name = Annotated[str, Meta(min_length=1, max_length=512)]
+HEX = r"^[0-9a-f]*$(?!\n)"
+"""Without the lookahead, Python's ``$`` admits a newline at the end."""
+IN_A_NAME = r"^(?!\.\.?(/|$)|.*/\.\.?(/|$))[^\x00-\x1f\x7f]*$(?!\n)"
+"""No control characters, and no ``.`` or ``..`` between slashes: so a path with it stays below its folder."""
+Name = Annotated[str, Meta(min_length=1, max_length=512, pattern=IN_A_NAME)]
 """An id or another name, such as the key of a record."""
-Digest = Annotated[str, Meta(max_length=128)]
+NoName = Annotated[str, Meta(max_length=512, pattern=IN_A_NAME)]
+"""A name, or empty."""
+Digest = Annotated[str, Meta(max_length=128, pattern=HEX)]
 """A digest in hex; empty without content."""
-ScreenKey = Annotated[str, Meta(max_length=16)]
+ScreenKey = Annotated[str, Meta(max_length=16, pattern=HEX)]
 """The first 16 hex digits of a screenshot's sha256: equal for equal screens. Empty without a screenshot."""
 Prose = Annotated[str, Meta(max_length=2**20)]
 """A text for people and policies; records have no room for longer ones."""

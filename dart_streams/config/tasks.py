@@ -17,6 +17,7 @@ from dart_streams.config.section import Count, Seed, Share, StepLimit
 from dart_streams.config.tables import read_tables
 from dart_streams.config.text import json_of, text_of
 from dart_streams.errors import ConfigError
+from topics.values import IN_A_NAME
 
 Split = Literal["train", "heldout", "demonstration"]
 
@@ -57,7 +58,7 @@ MAX_TASKS = 1_000_000
 """Tasks of a set, each an object in the memory of several processes."""
 MAX_TASK_ID = 480
 """Characters of a task's id, which is part of an order's id."""
-Word = Annotated[str, Meta(min_length=1, max_length=MAX_TASK_ID)]
+Word = Annotated[str, Meta(min_length=1, max_length=MAX_TASK_ID, pattern=IN_A_NAME)]
 
 
 def page_of(task_id: str) -> str:

@@ -27,10 +27,12 @@ from dart_streams.console.runs import run_log
 from dart_streams.console.runs.bundle import BundleRecord
 from tests.faults.largest_records import largest_event
 from topics import Topic
+from topics.values import HEX, IN_A_NAME
 
 BASES = 16
 """Random valid events of a topic, into which the faults are put."""
 TEXT = 'aZ09 _/#.\u00e9\u4e16\U0001f310"\\\n\0'
+LETTERS = {None: TEXT, HEX: "09af", IN_A_NAME: 'aZ09 _/#\u00e9\u4e16\U0001f310"\\'}
 SLOW_S = 2.0
 """CPU seconds beyond which decoding one record counts as a fault."""
 GROWTH_MB = 400
@@ -106,9 +108,9 @@ def sample(kind: Any, rng: random.Random) -> Any:
             return rng.choice((low, high, rng.randint(low, high), min(high, max(low, 1))))
         case msgspec.inspect.FloatType(ge=low, le=high):
             return rng.choice((low, high, rng.uniform(low, high), min(high, max(low, 0.5))))
-        case msgspec.inspect.StrType(min_length=least, max_length=most):
+        case msgspec.inspect.StrType(min_length=least, max_length=most, pattern=pattern):
             length = rng.choice((least or 0, min(most, 12), min(most, 512)))
-            return "".join(rng.choices(TEXT, k=length))
+            return "".join(rng.choices(LETTERS[pattern], k=length))
         case msgspec.inspect.NoneType() | msgspec.inspect.BoolType():
             return rng.random() < 0.5 if isinstance(kind, msgspec.inspect.BoolType) else None
     raise TypeError(f"{kind}: this generator has no values of it: add some")
@@ -155,8 +157,8 @@ def lethal(kind: Any, rng: random.Random) -> str:
             return rng.choice((str(low - 1), str(high + 1), str(2**63), str(-(2**63)), "1" + "0" * 400, "7" * 5_000))
         case msgspec.inspect.FloatType(ge=low, le=high):
             return rng.choice(("1e400", "-1e400", "NaN", "Infinity", repr(low * 10 - 1), repr(high * 10 + 1)))
-        case msgspec.inspect.StrType(min_length=least, max_length=most):
-            wrong = [json.dumps("7" * (most + 1)), '"\\ud800"', '"\\x"']
+        case msgspec.inspect.StrType(min_length=least, max_length=most, pattern=pattern):
+            wrong = [json.dumps("7" * (most + 1)), '"\\ud800"', '"\\x"', *(NO_NAMES if pattern else [])]
             return rng.choice([*wrong, '""'] if least else wrong)
         case msgspec.inspect.BoolType():
             return rng.choice(("1", '"true"', "[]"))
@@ -165,6 +167,7 @@ def lethal(kind: Any, rng: random.Random) -> str:
     return rng.choice(("[[[", "{", '"unclosed'))
 
 
+NO_NAMES = ['"/../a"', '"a/.."', '"\\u0000"', '"a\\n"']
 WRONG = ("null", "true", "-1", "1.5", '"text"', "[]", "{}", "[null]", '{"x":1}', "1e3", "[" * 3_000 + "]" * 3_000)
 NESTED = b"[" * 200_000 + b"]" * 200_000
 

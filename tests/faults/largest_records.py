@@ -21,7 +21,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
 from topics.trained import TrainedToken
 from topics.trajectories import MOST_TAKE_OVERS, StepAction
-from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
+from topics.values import HEX, IN_A_NAME, BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightPart
 from trainer.data.successes import MAX_REMEMBERED
 
@@ -48,8 +48,8 @@ def largest_value(kind: Any) -> Any:
             return most
         case msgspec.inspect.FloatType(ge=(int() | float()) as least):
             return REAL if least < 0 else SHARE
-        case msgspec.inspect.StrType(max_length=int(most)):
-            return "\1" * min(most, MAX_REASON)
+        case msgspec.inspect.StrType(max_length=int(most), pattern=pattern):
+            return {None: "\1", HEX: "f", IN_A_NAME: "\U0001f310"}[pattern] * min(most, MAX_REASON)
         case msgspec.inspect.ListType():
             return []
     raise TypeError(f"{kind}: which of its values takes most bytes?")
@@ -131,7 +131,7 @@ def trained_step(config: Config, _max_steps: int) -> dict[str, Any]:
     """Return the fields of a step of as many groups as one takes, each of a page of its own."""
     trainer, curation = config.trainer, config.curation
     groups = trainer.groups_per_step * (1 + (curation.max_staleness if counts_tokens(config.recipe) else 0))
-    page = "\1" * 474
+    page = "\U0001f310" * 474
     return {
         "group_ids": ["g999999"] * groups,
         "trajectory_ids": [UUID] * (groups * curation.budget.base),

@@ -98,9 +98,6 @@ class RecordingLog(ObservationLog):
         await super().publish(topic, event, **headers)
         self.circle.publish(topic.name, f"{event.trajectory_id}/{event.step}", event)
 
-    def has_kept(self, ref) -> bool:
-        return ref.sha256 in self.blobs
-
     async def put_blob(self, data: bytes, *_: Any) -> None:
         self.blobs[hashlib.sha256(data).hexdigest()] = data
 

@@ -19,6 +19,7 @@ import pytest
 from cassandra.cluster import Cluster
 from rich.console import Console
 
+import topics
 from benchmarks.private_services import private_folder
 from dart_streams import config as configuration
 from dart_streams.bus import admin
@@ -52,8 +53,7 @@ from tests.command_line import invoke
 from tests.integration import page_answers
 from tests.integration.exported_page import answers, screens
 from tests.waiting import wait_until
-from topics import ALL, action_requests, curated, observations, rollout_budgets, rollout_orders, trajectories
-from topics.rollout_budgets import RolloutBudget
+from topics import ALL, action_requests, curated, observations, rollout_orders, trajectories
 
 HERE = Path(__file__).parent
 STAND_IN = "benchmarks.stand_in_trainer"
@@ -311,26 +311,25 @@ def test_a_span_has_the_attributes_of_the_conventions(finished: Finished, span: 
 def test_a_request_is_one_trace_from_the_environment_to_the_trainer(finished: Finished, bundle: Path):
     """No hop over Kafka begins another trace, or leaves a span without its parent; demonstrations have no requests.
 
-    The curator is stopped at the last step: dispatch may not have read the newest budgets, which others have.
+    The curator is stopped at the last step, when an agent and those behind it may not have read all of their inputs.
     """
     topic = finished.config.bus.prefix
     timeline = Timeline(lines_in(finished.made.path / "traces"))
-    log = list(read_log(Bundle(bundle), [trajectories.TOPIC, rollout_budgets.TOPIC]))
-    demonstrated = {one.event.trajectory_id for one in log if getattr(one.event, "purpose", "") == "demonstration"}
-    dispatched = {names.ATTR_AGENT: "dispatch", names.ATTR_DESTINATION: f"{topic}rollout-budgets"}.items()
-    decided = [one.attributes for one in timeline.by_id.values() if dispatched <= one.attributes.items()]
-    newest = max(attributes[names.ATTR_OFFSET] for attributes in decided)
-    unread = {
-        one.event.cause.trajectory_id
-        for one in log
-        if isinstance(one.event, RolloutBudget) and one.metadata.offset > newest
-    }
-    trained = [one for one in timeline.by_id.values() if one.name == names.SPAN_TRAIN]
-    trained_on = [one for one in trained if one.attributes[names.ATTR_TRAJECTORY] not in demonstrated]
-    assert len(trained_on) - len(unread) > 20
-    for last in trained_on:
+    inputs = {"difficulty": "trajectories", "budget": "task-difficulty", "dispatch": "rollout-budgets"}
+    log = list(read_log(Bundle(bundle), [topics.BY_NAME[name] for name in inputs.values()]))
+    shown = {one.event.trajectory_id for one in log if getattr(one.event, "purpose", "") == "demonstration"}
+    unread, every = dict[str, set[str]](), timeline.by_id.values()
+    for number, (agent, read) in enumerate(inputs.items()):
+        own = {names.ATTR_AGENT: agent, names.ATTR_DESTINATION: f"{topic}{read}"}.items()
+        newest = max(one.attributes[names.ATTR_OFFSET] for one in every if own <= one.attributes.items())
+        for one in log:
+            if isinstance(one.event, topics.BY_NAME[read].event) and one.metadata.offset > newest:
+                unread.setdefault(getattr(one.event, "cause", one.event).trajectory_id, set(list(inputs)[number:]))
+    trained = [x for x in every if x.name == names.SPAN_TRAIN and x.attributes[names.ATTR_TRAJECTORY] not in shown]
+    assert len(trained) - len(unread) > 20
+    for last in trained:
         own = timeline.get(spans.trajectory_span(last.attributes[names.ATTR_TRAJECTORY]))
-        trace = [one for one in timeline.by_id.values() if one.trace == last.trace]
+        trace = [one for one in every if one.trace == last.trace]
         assert {id(one) for one in timeline.below(own)} == {id(one) for one in trace}, "each span has its parent"
         hops = {(one.name, one.process.partition("-")[0]) for one in trace}
         assert hops == {
@@ -344,10 +343,10 @@ def test_a_request_is_one_trace_from_the_environment_to_the_trainer(finished: Fi
             (names.SPAN_TRAIN, "trainer"),
         }
         agents = {one.attributes[names.ATTR_AGENT] for one in trace if one.name == names.SPAN_DECIDE}
-        late = {"dispatch"} if last.attributes[names.ATTR_TRAJECTORY] in unread else set()
+        late = unread.get(last.attributes[names.ATTR_TRAJECTORY], set())
         assert agents | late == {"difficulty", "budget", "groups", "dispatch"}
         read = {one.attributes.get("messaging.destination.name") for one in trace} - {None}
-        assert read >= {topic + name for name in ("action-requests", "observations", "trajectories", "task-difficulty")}
+        assert read >= {topic + name for name in ("action-requests", "observations", "trajectories")}
 
 
 def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished, bundle: Path):

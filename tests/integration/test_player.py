@@ -20,8 +20,7 @@ from topics import actions, observations
 
 TASK = "simulated/steps-3#1"
 WAIT = WrittenAction(action="wait()")
-PARTITIONS = 4
-"""Of ``actions``: each has a copy of what a person sends."""
+PARTITIONS = 4  # of ``actions``: each has a copy of what a person sends
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def request(number: int, seconds: float = 3600.0, **fields) -> ActionRequest:
         step=2,
         turns=[
             MessagePart(role="user", text=f"Click the box at ({number % 160},120)."),
-            MessagePart(role="user", image=BlobRef(sha256="s", size=1, width=160, height=210)),
+            MessagePart(role="user", image=BlobRef(sha256="5", size=1, width=160, height=210)),
         ],
         reply_partition=number % 4,
         deadline_ms=int((time.time() + seconds) * 1000),

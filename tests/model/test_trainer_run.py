@@ -248,7 +248,7 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     ours.send(curated.TOPIC, Encoded(b"?", b"not json", []))
     first, second = ours.maker.group(0), ours.maker.group(1)
     stale, fresh = ours.maker.group(2, version=0), ours.maker.group(3, version=2)
-    mismatched = alter_group(ours.maker.group(4, version=3), "trajectory-4-0", 1, prompt_sha="another")
+    mismatched = alter_group(ours.maker.group(4, version=3), "trajectory-4-0", 1, prompt_sha="a0")
     ours.add([first, first, second, stale, fresh, mismatched])
     assert ours.train() == 0
 

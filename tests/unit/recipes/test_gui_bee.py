@@ -155,7 +155,7 @@ async def test_a_plan_that_is_no_action_is_a_fault():
 
 def shown(order: RolloutOrder, *world: Any) -> Trajectory:
     """Return the trajectory of an order; that of an exploration has one of five screens before each action."""
-    screens = [f"s{stateless_random.number(order.plan[:step]) % 5}" for step in range(len(order.plan) + 1)]
+    screens = [f"{stateless_random.number(order.plan[:step]) % 5}" for step in range(len(order.plan) + 1)]
     played = PLAY(order, *world)
     if order.purpose != "explore":
         return played

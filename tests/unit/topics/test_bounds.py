@@ -53,6 +53,7 @@ IDS = [f"{topic.name}:{'.'.join(map(str, path))}" for topic, path, _ in FIELDS]
 def test_every_field_has_bounds(topic: Topic, path: Path_, kind: Any):
     if isinstance(kind, msgspec.inspect.StrType):
         assert kind.max_length is not None
+        assert kind.pattern is not None or not str(path[-1]).endswith(("_id", "sha256", "digest", "key"))
     else:
         assert kind.ge is not None
         assert kind.le is not None
@@ -90,6 +91,7 @@ def test_a_lethal_value_is_refused(topic: Topic, path: Path_, kind: Any):
     for record in golden(topic):
         decode(topic, json.dumps(record).encode(), headers)
     texts = LETHAL[family] if family != "str" else [json.dumps("7" * (kind.max_length + 1))]
+    texts += map(json.dumps, ("/../a", "..", "a/./b", "a\0", "a\n", "\x7f") if getattr(kind, "pattern", None) else ())
     # A text as long as a record may be may make the record larger than that.
     refusals = r"Expected|out of range|a record has at most"
     for text in texts:

@@ -98,7 +98,7 @@ def test_samples_of_the_same_first_screen_are_neighbors(made: SyntheticBacklog) 
 
 
 def test_a_step_with_another_prompt_is_refused_and_counted(made: SyntheticBacklog) -> None:
-    broken = alter_group(made, "trajectory-7-1", 1, prompt_sha="of another tokenizer")
+    broken = alter_group(made, "trajectory-7-1", 1, prompt_sha="a0")
     selection = selected(broken)
     assert selection.refused == {"prompt_mismatch": 1}
     assert "trajectory-7-1" in selection.example

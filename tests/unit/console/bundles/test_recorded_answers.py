@@ -43,7 +43,7 @@ def answered(step: int, *versions: int, attempt: int = 0, **changes: Any) -> Act
     cuts = {0: [0], 1: [0, 3], 2: [0, 2, 3]}[len(versions)]
     spans = [VersionSpan(version=v, start=a, end=b) for v, (a, b) in zip(versions, pairwise(cuts), strict=True)]
     fields = {"tokens": [step, 7, 9], "logprobs": LOGPROBS, "entropies": [1.0] * 3, "versions": spans}
-    return events.action_response(request_id=f"t/{step}/{attempt}", step=step, prompt_sha="p", **(fields | changes))
+    return events.action_response(request_id=f"t/{step}/{attempt}", step=step, prompt_sha="b", **(fields | changes))
 
 
 def engine(name: str) -> Config:
@@ -145,7 +145,7 @@ def test_only_greedy_answers_of_one_version_are_generated_anew():
         (DRAWN, {"logprobs": [LOGPROBS[0] + TOLERANCE_NATS / 2, *LOGPROBS[1:]]}, None),
         (DRAWN, {"logprobs": [LOGPROBS[0], -2.1, -9.0]}, ("log-probability", 1)),
         (DRAWN, {"logprobs": [float("nan"), *LOGPROBS[1:]]}, ("log-probability", 0)),
-        (DRAWN, {"prompt_sha": "q"}, ("prompt", None)),
+        (DRAWN, {"prompt_sha": "c"}, ("prompt", None)),
         (DRAWN, {"error": "no such screenshot"}, ("error", None)),
         (DRAWN, {"versions": [VersionSpan(version=4, start=0, end=3)]}, ("version", None)),
         (GREEDY, {"tokens": [1, 8, 9]}, ("tokens", 1)),

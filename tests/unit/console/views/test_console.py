@@ -113,15 +113,15 @@ def test_a_dead_letter_and_a_lineage_show_escapes(text: str, capsys: pytest.Capt
 
 def test_a_configuration_shows_escapes_which_are_the_same_in_toml(tmp_path, capsys: pytest.CaptureFixture[str]):
     file, value = tmp_path / "c.toml", "".join(text for text in HOSTILE.values() if "\ud800" not in text)
-    file.write_text(tomli_w.dumps({"policy": {"model_id": value}, "run": {"id": "x", "more": {"\x1b[2J": 1}}}))
+    file.write_text(tomli_w.dumps({"policy": {"path": value}, "run": {"id": "x", "more": {"\x1b[2J": 1}}}))
     with pytest.raises(UserError):
         config_command.check([file])
     refused = capsys.readouterr().out
-    file.write_text(tomli_w.dumps({"policy": {"model_id": value}}))
+    file.write_text(tomli_w.dumps({"policy": {"path": value}}))
     config_command.show_config(file)
     shown = capsys.readouterr().out
     assert not CONTROL.search(refused + shown)
-    assert tomllib.loads(shown)["policy"]["model_id"] == value
+    assert tomllib.loads(shown)["policy"]["path"] == value
 
 
 class Terminal(io.StringIO):
