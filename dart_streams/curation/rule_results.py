@@ -15,11 +15,6 @@ class RuleFailed(UserError):
     """A recipe's rule raised an error, or returned a value that is none."""
 
 
-def check_rate(rate: Any, rewards: Sequence[float]) -> None:
-    """Refuse a success rate outside of 0 to 1."""
-    require(rate is None or 0.0 <= rate <= 1.0, "a number from 0 to 1, or None")
-
-
 def check_rollouts(result: Any, difficulty: Any) -> None:
     """Refuse a number of rollouts that an order can't have."""
     require(is_explained(result) and 1 <= result[0] <= MOST_ROLLOUTS, f"(1 to {MOST_ROLLOUTS}, a reason)")
@@ -40,9 +35,9 @@ def check_weight(weight: Any, turn: Any) -> None:
     require(0.0 <= weight <= 1.0, "a number from 0 to 1")
 
 
-def check_reward(reward: Any, trajectory: Any) -> None:
-    """Refuse a reward outside of 0 to 1."""
-    require(reward is None or 0.0 <= reward <= 1.0, "a number from 0 to 1, or None")
+def check_share(share: Any, of: Any) -> None:
+    """Refuse a reward or a success rate outside of 0 to 1."""
+    require(share is None or 0.0 <= share <= 1.0, "a number from 0 to 1, or None")
 
 
 def check_rewards(rewards: Any, members: Sequence[Any], own: Sequence[float]) -> None:
@@ -88,14 +83,14 @@ def check_scores(scores: Any, request: Any) -> None:
 
 
 CHECKS: Mapping[str, Callable[..., None]] = {
-    "success_rate": check_rate,
+    "success_rate": check_share,
     "rollouts": check_rollouts,
     "step_limit": check_step_limit,
     "eligible_tasks": check_tasks,
     "task_weight": check_weight,
     "further_orders": check_orders,
     "start_states": check_starts,
-    "reward": check_reward,
+    "reward": check_share,
     "shape_rewards": check_rewards,
     "advantages": check_rewards,
     "step_advantages": check_step_advantages,

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from tests.integration.miniwob_backend import (
 from tests.processes import command_of
 from workers.env.backends.miniwob import backend as backend_module
 from workers.env.backends.miniwob import watchdogs
-from workers.env.backends.miniwob.browser import NICENESS, Browser, lower_priority
+from workers.env.backends.miniwob.browser import NICENESS, Browser, spawn
 from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
@@ -522,10 +521,11 @@ async def test_episodes_go_on_in_one_browser_while_another_is_replaced(monkeypat
             assert await play_oracle(page, TASK) == 1
 
 
-def test_a_browser_gives_way_to_the_other_processes():
-    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+def test_a_browser_gives_way_to_the_other_processes_and_has_no_secrets(monkeypatch):
+    monkeypatch.setenv("DART_KAFKA_PASSWORD", "secret")
+    process, _, _ = spawn(["sleep", "60"])
     try:
-        lower_priority(process.pid)
+        assert "DART_KAFKA_PASSWORD" not in Path(f"/proc/{process.pid}/environ").read_text()
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICENESS
         shared_by_session = Path(f"/proc/{process.pid}/autogroup")
         assert not shared_by_session.exists() or shared_by_session.read_text().endswith(f"nice {NICENESS}\n")

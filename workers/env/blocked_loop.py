@@ -17,9 +17,10 @@ async def end_when_blocked() -> None:
     """Postpone the end of this process each second until cancelled; the end logs a traceback.
 
     The interpreter's timer needs neither the event loop nor the GIL. A process that was stopped for longer (SIGSTOP)
-    ends when it continues: its group has reassigned its orders. A debugged process is exempt.
+    ends when it continues: its group has reassigned its orders. A process that a user
+    may halt, by its terminal or a debugger, is exempt.
     """
-    if is_debugged():
+    if sys.gettrace() is not None or (sys.stdin is not None and sys.stdin.isatty()):
         await asyncio.Event().wait()
     try:
         while True:
@@ -27,8 +28,3 @@ async def end_when_blocked() -> None:
             await asyncio.sleep(POLL_INTERVAL_S)
     finally:
         faulthandler.cancel_dump_traceback_later()
-
-
-def is_debugged() -> bool:
-    """Return whether a user may halt this process, by its terminal or a debugger."""
-    return sys.gettrace() is not None or (sys.stdin is not None and sys.stdin.isatty())

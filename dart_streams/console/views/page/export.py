@@ -205,9 +205,10 @@ def render(files: Mapping[str, Asset], archive: Archive, run: str) -> str:
     text = text.replace('<meta charset="utf-8">', head, 1)
     text = text.replace("<title>dart_streams", f"<title>{html.escape(run.removeprefix('dart.'))} · dart_streams", 1)
     screens = {sha256: data_url(media_type_of(image), image) for sha256, image in archive.screens.items()}
+    escaped = json.dumps(screens).replace("<", "\\u003c")
     blocks = (
         f'<script type="application/octet-stream" id="archive">{compress(pack_answers(archive.answers))}</script>\n'
-        f'<script type="application/json" id="screens">{json.dumps(screens)}</script>\n'
+        f'<script type="application/json" id="screens">{escaped}</script>\n'
         f'<script type="application/octet-stream" id="scripts">{compress(inlined.scripts)}</script>\n{opener}\n'
     )
     return text.replace("</body>", blocks + "</body>", 1)

@@ -21,7 +21,7 @@ from workers.env.backends.miniwob.process_load import load_alone, load_of
 from workers.env.backends.miniwob.target import Target
 from workers.env.backends.miniwob.watchdogs import end_large_processes, end_when_silent
 from workers.env.environment import EnvironmentFault
-from workers.env.session_priority import lower_session
+from workers.env.foreign_process import login_variables, lower_session
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -182,6 +182,7 @@ def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
         # The protocol uses file descriptors 3 and 4; a POSIX shell can redirect only those below 10.
         ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
         pass_fds=(its_in, its_out),
+        env=login_variables(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

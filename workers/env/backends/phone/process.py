@@ -14,7 +14,7 @@ import msgspec
 from dart_streams.java import SHARED_JARS, find_java, jar_folder
 from workers.env.backends.phone.installation import class_path
 from workers.env.environment import EnvironmentFault
-from workers.env.session_priority import lower_session
+from workers.env.foreign_process import login_variables, lower_session
 
 NICE = 2
 """Below policy and trainer, as a slow phone delays one episode only; a start still gets on beside them."""
@@ -68,6 +68,7 @@ class PhoneProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=(self._folder / "log").open("wb"),
             cwd=self._folder,
+            env=login_variables(),
             limit=ANSWER_BYTES,
             start_new_session=True,
         )

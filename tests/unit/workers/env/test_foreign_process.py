@@ -1,9 +1,9 @@
-"""The priority of sessions of processes."""
+"""Processes that run foreign content: their variables, and the priority of their sessions."""
 
 import subprocess
 from pathlib import Path
 
-from workers.env.session_priority import lower_session
+from workers.env.foreign_process import lower_session
 
 
 def test_a_session_gives_way_to_the_others():
