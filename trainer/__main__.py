@@ -12,6 +12,7 @@ from dart_streams.config import Config, load
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import cpu_features, recipe
 from trainer.main import run_rank, stopped_by_signals
+from trainer.ranks import MEETING
 
 PR_SET_PDEATHSIG = 1
 """PR_SET_PDEATHSIG of prctl."""
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) != 1:
             raise UserError("usage: torchrun … -m trainer CONFIG")
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # A rank that outlives its launcher would train beside its successor.
+        if os.environ.keys() & {"TORCHELASTIC_RUN_ID", MEETING}:  # It must not outlive its launcher.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         config = read(Path(arguments[0]))
         cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))

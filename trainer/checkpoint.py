@@ -86,14 +86,12 @@ class Checkpoints:
         except (CheckpointException, OSError) as error:
             if self.ranks.first:
                 shutil.rmtree(partial, ignore_errors=True)
+            advice = f", check that {self.store.uri} exists and is writable" if self.store else ""
             raise CheckpointNotWritten(
                 f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and "
-                f"{room_at(self.folder.parent)} there: make room{self._store_advice()}, and restart the trainer; it "
+                f"{room_at(self.folder.parent)} there: make room{advice}, and restart the trainer; it "
                 "resumes from the previous checkpoint"
             ) from error
-
-    def _store_advice(self) -> str:
-        return f", check that {self.store.uri} exists and is writable" if self.store else ""
 
     def _write_tensors(
         self, partial: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer

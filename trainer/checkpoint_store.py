@@ -45,7 +45,7 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """Return the names of complete checkpoints, unordered."""
-        return [name for name in self._folders() if self._patiently(_has_manifest, name)]
+        return [name for name in self._patiently(_list) if self._patiently(_has_manifest, name)]
 
     def fetch(self, name: str, target: Path) -> str:
         """Copy a checkpoint to the folder ``target``, replacing it; return the fault of the copy, empty if none.
@@ -89,9 +89,6 @@ class CheckpointStore:
         except OSError as error:
             log.warning("old checkpoints not listed", uri=self.uri, reason=str(error))
             return []
-
-    def _folders(self) -> list[str]:
-        return self._patiently(_list)
 
     def _patiently(self, act: Callable[[Storage], Item], name: str = "") -> Item:
         """Return the result of ``act`` on the store or a checkpoint's folder, retried while it is unreachable."""

@@ -70,17 +70,12 @@ def mask_by_product(log_ratio_BA: Tensor, mask_BA: Tensor, settings: Trainer) ->
     return Correction(weight_B1.expand_as(log_ratio_BA), ~kept_B1.expand_as(log_ratio_BA))
 
 
-def weigh_equally(log_ratio_BA: Tensor, mask_BA: Tensor, settings: Trainer) -> Correction:
-    """Return weight 1 for each token."""
-    return Correction(torch.ones_like(log_ratio_BA), torch.zeros_like(log_ratio_BA))
-
-
 CORRECTIONS: Mapping[str, Callable[[Tensor, Tensor, Trainer], Correction]] = {
     "truncate": truncate_ratios,
     "mask": mask_tokens,
     "geometric_mask": mask_by_geometric_mean,
     "sequence_mask": mask_by_product,
-    "none": weigh_equally,
+    "none": lambda ratio_BA, *_: Correction(torch.ones_like(ratio_BA), torch.zeros_like(ratio_BA)),
 }
 """Corrections by configured name; each takes log-ratios (nats), the mask of counted tokens, and its bounds."""
 

@@ -6,8 +6,8 @@
 | prefetch thread | steps, screenshots | ready groups | a group to read | the consumer thread |
 | loop | ready groups | checkpoints, weights, ``trained`` | enough fresh groups | the two threads |
 
-Rank 0 alone has the consumer thread, publishes and writes rows. ``dart-streams train`` runs one rank, or several with
-torchrun, on one node or on several (:mod:`trainer.nodes`). ``torchrun … -m trainer CONFIG`` is a rank of a job that
+Rank 0 alone has the consumer thread, publishes and writes rows. ``dart-streams train`` runs one rank, or several on one
+node or on several (:mod:`trainer.nodes`). ``torchrun … -m trainer CONFIG`` is a rank of a job that
 another launcher starts.
 """
 
@@ -26,7 +26,7 @@ import msgspec
 import structlog
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.launcher.api import LaunchConfig
 
 from dart_streams.bus import sync_clients
 from dart_streams.config import Config
@@ -93,21 +93,21 @@ def launch_ranks(config: Config, arguments: Sequence[str]) -> int:
     """Run Python with ``arguments`` as each rank of a job; return 0, or the exit code of the rank that failed first."""
     settings = config.trainer
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    job = LaunchConfig(
-        min_nodes=settings.nodes,
-        max_nodes=settings.nodes,
-        nproc_per_node=settings.processes,
-        rdzv_backend="c10d",
-        rdzv_endpoint=settings.rendezvous or "localhost:0",
-        run_id=config.run.id,
-        max_restarts=nodes.MAX_RESTARTS if settings.nodes > 1 else 0,
-        signals_to_handle="SIGTERM,SIGINT",
-    )
     try:
-        if settings.nodes > 1:
-            nodes.run_node(job, *arguments)
-        else:
-            elastic_launch(job, sys.executable)(*arguments)
+        if settings.nodes == 1:
+            nodes.run_alone(settings.processes, *arguments)
+            return 0
+        job = LaunchConfig(
+            min_nodes=settings.nodes,
+            max_nodes=settings.nodes,
+            nproc_per_node=settings.processes,
+            rdzv_backend="c10d",
+            rdzv_endpoint=settings.rendezvous,
+            run_id=config.run.id,
+            max_restarts=nodes.MAX_RESTARTS,
+            signals_to_handle=nodes.SIGNALS,
+        )
+        nodes.run_node(job, *arguments)
     except SignalException:
         return 0
     except ChildFailedError as error:

@@ -1,4 +1,4 @@
-"""Launcher of one node's ranks in a job of several nodes: torchrun's agents meet at ``trainer.rendezvous``.
+"""Launcher of a node's ranks. In a job of several nodes, torchrun's agents meet at ``trainer.rendezvous``.
 
 One node listens there. A failed rank makes all agents start their ranks again, which resume from the checkpoint. A node
 whose ``dart-streams train`` was killed joins again once it is started.
@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +20,7 @@ from torch.distributed import DistError
 from torch.distributed.elastic.agent.server import WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.api import RunResult
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters, registry
 from torch.distributed.elastic.rendezvous.api import (
@@ -30,6 +31,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.launcher.api import LaunchConfig
 
 from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
+from trainer.ranks import MEETING
 
 RENDEZVOUS_S = 600
 """Time in which all nodes must meet, at the start and after a node was lost."""
@@ -42,6 +44,7 @@ LAST_WORD_S = 5.0
 """Time in which the other nodes learn from the listening one that the job has failed."""
 STORE_TIMEOUT_S = 20
 RETRY_S = 1.0
+SIGNALS = "SIGTERM,SIGINT"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Environment variables for the network interface of gloo and nccl; gloo's default is that of the host name."""
 
@@ -81,6 +84,27 @@ class NodeAgent(LocalElasticAgent):
             elif time.monotonic() - self.started_s > LONG_LIFE_S:
                 self._remaining_restarts = worker_group.spec.max_restarts
         return result
+
+
+def run_alone(count: int, *arguments: str) -> None:
+    """Run the ranks of the only node; raise ChildFailedError or SignalException.
+
+    They meet in a file in a folder of this user, and talk on the loopback interface. torchrun's rendezvous would listen
+    on all interfaces, and unpickle what anybody sends.
+    """
+    use_interface("127.0.0.1")
+    os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS)
+    with tempfile.TemporaryDirectory(prefix="dart-ranks-") as folder:
+        job = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), MEETING: f"{folder}/store"}
+        ranks = {number: {**job, "RANK": str(number), "LOCAL_RANK": str(number)} for number in range(count)}
+        started = start_processes("trainer", sys.executable, dict.fromkeys(ranks, arguments), ranks, DefaultLogsSpecs())
+        try:
+            result = started.wait(period=0.1)
+        except SignalException as asked:
+            started.close(asked.sigval)
+            raise
+    if result is not None and result.is_failed():
+        raise ChildFailedError("trainer", failures=result.failures)
 
 
 def run_node(job: LaunchConfig, *arguments: str) -> None:

@@ -15,6 +15,8 @@ from dart_streams.errors import UserError
 
 TIMEOUT = datetime.timedelta(minutes=10)
 """Time after which a silent rank counts as dead; rank 0 broadcasts far more often."""
+MEETING = "DART_RANKS_MEET_IN"
+"""Environment variable for the file in which the ranks of one node meet (torch's FileStore)."""
 Item = TypeVar("Item")
 
 
@@ -102,7 +104,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def join_job() -> Iterator[Ranks]:
-    """Join torchrun's job, or a job of one rank; leave it at the end of the block.
+    """Join the job of the launcher or of torchrun, or a job of one rank; leave it at the end of the block.
 
     Ranks leave together, since gloo aborts a process that exits during another's last collective
     (https://github.com/pytorch/pytorch/pull/179291). After an error a rank leaves alone.
@@ -125,8 +127,11 @@ def connect(count: int, backend: str) -> None:
     if count == 1:
         dist.init_process_group(backend, timeout=TIMEOUT, store=dist.HashStore(), rank=0, world_size=1)
         return
+    meeting = os.environ.get(MEETING)
+    store = dist.FileStore(meeting, count) if meeting else None
+    rank = int(os.environ["RANK"])
     try:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=count)
     except (RuntimeError, TimeoutError) as error:  # DistError is a RuntimeError.
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "the one of the host name")
         raise RanksUnreachable(

@@ -41,11 +41,6 @@ def prefix_length(guide: Guide, answers: int) -> int:
     return min(guide.steps or int(guide.share * answers), answers - 1)
 
 
-def recorded_at(episode: Episode, step: int) -> RecordedAnswer | None:
-    """Return the recorded answer of a step; None after the last, and without a recording."""
-    return episode.recording[step] if step < len(episode.recording) else None
-
-
 def next_recorded(episode: Episode) -> tuple[Episode, Move] | None:
     """Return the episode with the next answer of the prefix; None if the policy is asked."""
     guide, step = episode.order.guide, episode.step - 1
@@ -64,7 +59,7 @@ def take_recorded(episode: Episode, guide: Guide, recorded: RecordedAnswer, requ
 def apply_response(episode: Episode, response: ActionResponse, attempt: int) -> tuple[Episode, Move]:
     """Apply a response as :meth:`Episode.apply_response` does; where the order has a guide, compare it first."""
     after, move = episode.apply_response(response, attempt)
-    guide, recorded = episode.order.guide, recorded_at(episode, episode.step - 1)
+    guide, recorded = episode.order.guide, next(iter(episode.recording[episode.step - 1 :]), None)
     if guide is None or recorded is None or response.error is not None:
         return after, move
     answered = after.pending.action if after.pending is not None else None

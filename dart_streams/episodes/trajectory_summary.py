@@ -75,7 +75,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         actions=[step_action(action.action) for action in taken],
         guided=order.guide is not None,
         recorded_steps=[step for step, action in enumerate(taken) if action.recorded_from is not None],
-        last_screen=screen_after(last) if order.purpose == "explore" else "",
+        last_screen=last.screenshot.sha256[:KEY_DIGITS] if order.purpose == "explore" and last.screenshot else "",
         verdict=last.verdict,
         reason=end.reason[:MOST_EXCERPT] if order.purpose == "check" else "",
         person_steps=[step for step, action in enumerate(taken) if action.take_over is not None],
@@ -105,11 +105,6 @@ def take_overs_of(taken: Sequence[ExecutedAction]) -> list[str]:
     """Return the ids of the first take-overs by which people acted, in order."""
     ids = dict.fromkeys(action.take_over for action in taken if action.take_over is not None)
     return list(ids)[:MOST_TAKE_OVERS]
-
-
-def screen_after(last: Observation) -> str:
-    """Return the key of the screen after the last action; empty if that has no screenshot."""
-    return last.screenshot.sha256[:KEY_DIGITS] if last.screenshot else ""
 
 
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:

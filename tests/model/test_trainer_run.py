@@ -412,12 +412,14 @@ def test_a_repeated_version_is_kept_once_and_a_fenced_one_never():
 
 
 def test_two_ranks_publish_what_one_publishes_and_stop_together(run):
-    """Started by torchrun's launcher; the second rank reads its own share and never speaks."""
+    """Started by the launcher; the second rank reads its own share and never speaks. None listens to other machines."""
     single, two = run(4, trainer={"max_train_steps": 2}), run(4, trainer={"processes": 2})
     assert single.train() == 0
     with training(two.config) as trainer:
-        until(lambda: len(two.versions()) == 3, "versions 0, 1 and 2 of two ranks")
-        until(lambda: len(two.trained()) == 2, "the second row")
+        until(lambda: (len(two.versions()), len(two.trained())) == (3, 2), "three versions of two ranks, and two rows")
+        family = [own := psutil.Process(trainer.pid), *own.children(recursive=True)]
+        places = {one.laddr.ip for each in family for one in each.net_connections("tcp") if one.status == "LISTEN"}
+        assert (len(family), places) == (3, {"127.0.0.1"})
         os.kill(trainer.pid or 0, signal.SIGTERM)
         assert ended(trainer) == 0
     assert [event.version for event in two.versions()] == [0, 1, 2]

@@ -56,7 +56,8 @@ done
 def slurm_scripts(plan: LaunchPlan) -> dict[str, str]:
     """Return the scripts by file name; raise ConfigError for services on loopback."""
     refuse_loopback(plan, "the jobs")
-    jobs = {"env": env_job(plan), "rollout": rollout_job(plan), "trainer": trainer_job(plan)}
+    env = array_job(plan, "env", plan.nodes[0].env, ["--nodes=1", "--ntasks=1"])
+    jobs = {"env": env, "rollout": rollout_job(plan), "trainer": trainer_job(plan)}
     jobs = {name: text for name, text in jobs.items() if text}
     folder = shlex.quote(str(plan.config_file.parent))
     submit = SUBMIT.format(run=plan.run.id, folder=folder, jobs=" ".join(jobs))
@@ -95,11 +96,6 @@ def control_job(plan: LaunchPlan, others: list[str]) -> str:
     at = next(number for number, line in enumerate(own) if " store apply " in line)
     own.insert(at + 1, f"touch {shlex.quote(str(plan.config_file.parent / 'ready'))}")
     return "\n".join([*lines, *own, ""])
-
-
-def env_job(plan: LaunchPlan) -> str:
-    """Return the job array of environment workers."""
-    return array_job(plan, "env", plan.nodes[0].env, ["--nodes=1", "--ntasks=1"])
 
 
 def rollout_job(plan: LaunchPlan) -> str:

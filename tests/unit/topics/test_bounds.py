@@ -20,7 +20,6 @@ LETHAL = {
     "int": ["1" + "0" * 400, str(2**63), str(2**40 * 1000), str(-(2**63)), "-2"],
     "float": ["1e400", "-1e400", "1e308"],
 }
-"""Values as JSON text, by the kind of field that must refuse them."""
 Path_ = tuple[str | int, ...]
 
 

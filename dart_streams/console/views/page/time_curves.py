@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
+from dart_streams.console.runs.run_folder import RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
 from dart_streams.console.runs.time_slices import SLICE_MS, split_span
 from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, find_stalls
@@ -56,14 +56,15 @@ class TimeView(msgspec.Struct, frozen=True, kw_only=True):
 
 def view_time(source: RunSource) -> TimeView:
     """Return the run over time."""
-    state, now_ms = source.state, source.now_ms
+    state, now_ms, journal = source.state, source.now_ms, source.journal()
     slots = source.config.env.workers * source.config.env.slots
     serving: defaultdict[str, list[VersionTime]] = defaultdict(list)
     for (version, worker), first in sorted(state.served.items()):
         serving[worker].append(VersionTime(version, first.since_ms))
     return TimeView(
         curves=slice_curves(state, now_ms, slots),
-        phases=known_phases(source.journal()),
+        # A complete run's report leaves out the phase that writes it, which has no end yet.
+        phases=tuple(one for one in journal.phases if one.ended_ms or journal.outcome == "unfinished"),
         published=[VersionTime(number, version.at_ms) for number, version in sorted(state.versions.items())],
         serving=dict(sorted(serving.items(), key=lambda item: natural_key(item[0]))),
         switches=list(state.switches),
@@ -71,11 +72,6 @@ def view_time(source: RunSource) -> TimeView:
         activity={name: (a.records, a.at_ms, a.sender) for name, a in sorted(state.activity.items())},
         slots=slots,
     )
-
-
-def known_phases(journal: PhaseLog) -> tuple[RunPhase, ...]:
-    """Return the phases. A complete run's report leaves out the phase that writes it, which has no end yet."""
-    return tuple(phase for phase in journal.phases if phase.ended_ms or journal.outcome == "unfinished")
 
 
 def describe_stalls(state: RunState, now_ms: int) -> list[str]:

@@ -43,8 +43,7 @@ class Client:
         self._coordinator = Coordinator()
         self._client = self
 
-    async def start(self) -> None:
-        """Nothing to connect to."""
+    async def start(self) -> None: ...
 
     async def stop(self) -> None:
         if self.stops_with is not None:
