@@ -46,13 +46,13 @@ def test_the_tokens_are_those_of_the_agents_messages(model_dir, style, steps, hi
     renderer = renderer_of(model_dir, policy)
     prompt = TEMPLATES[style].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
     answers = [STYLES[style].format(n, n) for n in range(1, steps + 1)]
-    messages = agent_messages(prompt, [f"screen-{n}" for n in range(steps + 1)], answers, history)
+    messages = agent_messages(prompt, [f"5c{n}" for n in range(steps + 1)], answers, history)
     whole = renderer.tokenizer.apply_chat_template(
         messages, chat_template=renderer.chat_template, tokenize=False, add_generation_prompt=True
     )
     ours = renderer.prompt(prompts.prompt_turns(observed(steps), policy))
     assert ours.token_ids == renderer.tokenizer(whole, add_special_tokens=False)["input_ids"]
-    assert [image.sha256 for image in ours.images] == [f"screen-{n}" for n in range(steps + 1)][-history:]
+    assert [image.sha256 for image in ours.images] == [f"5c{n}" for n in range(steps + 1)][-history:]
     boxes = sum(text.count(BOX_TOKENS[0]) for text in [prompt, *answers]) if style == "box" else 0
     assert ours.token_ids.count(renderer.tokenizer.convert_tokens_to_ids(BOX_TOKENS[0])) == boxes
 

@@ -41,7 +41,7 @@ def observed(steps: int) -> list[Observation]:
             events.observation(
                 step,
                 instruction=INSTRUCTION,
-                screenshot=BlobRef(sha256=f"screen-{step}", size=1, width=1920, height=1080),
+                screenshot=BlobRef(sha256=f"5c{step}", size=1, width=1920, height=1080),
                 taken=taken,
                 at_ms=0,
             )
@@ -77,7 +77,7 @@ def as_messages(parts: list[MessagePart]) -> list[dict[str, Any]]:
 def test_the_messages_are_those_of_the_models_agent_for_osworld(steps, history):
     policy = msgspec.structs.replace(UI_TARS, max_images=history)
     prompt = TEMPLATES["point"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
-    screens, answers = [f"screen-{n}" for n in range(steps + 1)], [o.taken.text for o in observed(steps) if o.taken]
+    screens, answers = [f"5c{n}" for n in range(steps + 1)], [o.taken.text for o in observed(steps) if o.taken]
     expected = agent_messages(prompt, screens, answers, history)
     assert as_messages(prompts.prompt_turns(observed(steps), policy)) == expected
 
@@ -86,7 +86,7 @@ def test_answers_in_boxes_are_shown_with_their_tokens():
     policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", prompt="box"))
     prompt = TEMPLATES["box"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
     answers = [f"Thought: Step {n}.\nAction: click(start_box='<|box_start|>({n},549)<|box_end|>')" for n in (1, 2)]
-    expected = agent_messages(prompt, ["screen-0", "screen-1", "screen-2"], answers, 5)
+    expected = agent_messages(prompt, ["5c0", "5c1", "5c2"], answers, 5)
     assert as_messages(prompts.prompt_turns(observed(2), policy)) == expected
 
 
@@ -129,9 +129,9 @@ def test_the_prompt_of_the_native_dialect_is_what_it_was_and_its_bytes_too():
     assert [part.image.sha256 if part.image else part.role for part in parts[2:]] == [
         "assistant",
         "assistant",
-        "screen-2",
+        "5c2",
         "assistant",
-        "screen-3",
+        "5c3",
     ]
     assert b"separate" not in msgspec.json.encode(parts)
     assert [m["role"] for m in as_messages(parts)] == ["system", "user", "assistant", "user", "assistant", "user"]
