@@ -108,13 +108,11 @@ class Tab:
         await self.until(clicked, f"{selector} on the page")
 
     async def box(self, selector: str) -> tuple[float, float, float, float]:
-        """Scroll an element into view; return its left, top, width and height in the window."""
+        """Scroll an element into view; return left, top, width and height of its first line in the window."""
         found = f"document.querySelector({json.dumps(selector)})"
         await self.until(f"!!{found}", selector)
         await self.js(f"{found}.scrollIntoView({{block: 'nearest'}})")
-        x, y, width, height = await self.js(
-            f"((b) => [b.left, b.top, b.width, b.height])({found}.getBoundingClientRect())"
-        )
+        x, y, width, height = await self.js(f"((b) => [b.left, b.top, b.width, b.height])({found}.getClientRects()[0])")
         return x, y, width, height
 
     async def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float] | None = None) -> None:
