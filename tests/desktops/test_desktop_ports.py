@@ -32,6 +32,13 @@ PAGE = b"""<title>loading</title><script>alert("wait")</script>
 <img src="http://localhost:8765/late.png">"""
 SOCKET = "socat tcp-listen:9222,fork tcp:localhost:1337"
 PASSWORD = {"Authorization": f"Basic {base64.b64encode(b':password').decode()}"}
+LISTENER = """python3 -c 'import socketserver
+open("/proc/self/comm", "w").write("listener")
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        {handle}
+socketserver.ThreadingTCPServer(("", 8080), Handler).serve_forever()'"""
+ECHO = LISTENER.format(handle="while data := self.request.recv(65536): self.request.sendall(data)")
 FILM_S = 3
 STRANGER = 65534
 
@@ -68,7 +75,7 @@ async def test_a_port_on_which_nothing_listens_closes_the_connection(machine):
 
 
 async def test_bytes_go_both_ways_in_parallel(machine):
-    await machine.launch("socat tcp-listen:8080,fork,reuseaddr exec:cat", shell=True)
+    await machine.launch(ECHO, shell=True)
     connect = "import socket; socket.create_connection(('127.0.0.1', 8080))"
     tried = f'until python3 -c "{connect}" 2>/dev/null; do sleep 0.1; done'
     await run_command(machine, tried, "nothing listens", shell=True)
@@ -84,7 +91,7 @@ async def test_bytes_go_both_ways_in_parallel(machine):
     contents = [bytes([number]) * 300_000 for number in range(8)]
     async with asyncio.timeout(120):
         assert await asyncio.gather(*map(echoed, contents)) == contents
-    await run_command(machine, end_program("socat"), "it does not end", shell=True)
+    await run_command(machine, end_program("listener"), "it does not end", shell=True)
 
 
 @needs_chromium
@@ -154,7 +161,8 @@ async def test_vlc_says_what_it_plays(machine):
 
 
 async def test_with_a_token_other_users_do_not_reach_the_ports(machine):
-    await machine.launch("socat tcp-listen:8080,fork,reuseaddr system:'echo inside'", shell=True)
+    handle = 'self.request.sendall(b"inside\\n")'
+    await machine.launch(LISTENER.format(handle=handle), shell=True)
     port = machine.endpoint.vlc_port
 
     async def is_inside() -> bool:
@@ -169,13 +177,13 @@ async def test_with_a_token_other_users_do_not_reach_the_ports(machine):
         pytest.skip("needs root to be another user")
     done = await asyncio.to_thread(subprocess.run, as_stranger, capture_output=True, text=True, timeout=60)
     assert "inside" not in done.stdout
-    await run_command(machine, end_program("socat"), "it does not end", shell=True)
+    await run_command(machine, end_program("listener"), "it does not end", shell=True)
 
 
 async def test_a_port_is_closed_once_its_lease_has_ended(desktops):
     async with desktops.machine() as leased:
         port = leased.endpoint.vlc_port
-        await leased.launch("socat tcp-listen:8080,fork,reuseaddr exec:cat", shell=True)
+        await leased.launch(ECHO, shell=True)
 
         async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
