@@ -91,7 +91,7 @@ LANES = (
         ),
     ),
     Lane("test-path", "by hand", ("tests/path/", "deploy/config/ui-tars/", "docs/how-to/ui-tars.md")),
-    Lane("test-k8s", "by hand", ("tests/k8s/", "deploy/k8s/", "dart_streams/console/sizing/overlay.py")),
+    Lane("test-k8s", "by hand", ("tests/k8s/", "deploy/k8s/")),
     Lane("test-desktop-image", "by hand", ("tests/compose/test_desktop.py", "deploy/docker/desktop.Dockerfile")),
     Lane("test-s3", "by hand", ("tests/objects/", "dart_streams/store/objects.py", "trainer/checkpoint_store.py")),
     Lane("test-cluster", "by hand", ("tests/cluster/", "dart_streams/bus/", "dart_streams/store/")),

@@ -135,7 +135,7 @@ class Rollout(Section, frozen=True):
     """Concurrent requests of a worker."""
     roll_width: Positive = 1
     """Workers that update their weights at the same time. All must have a version before the next one is published, or
-    tokens get too old to train on (``dart-streams plan`` computes it)."""
+    tokens get too old to train on (docs/kubernetes.md, Sizes)."""
     switch_mode: SwitchMode = "keep"
     """In-flight requests at a weight update ``keep`` their tokens and continue with the new version, ``finish`` first
     while new ones wait, or ``abort`` and restart."""

@@ -5,7 +5,6 @@
 
 import json
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import yaml
 from dart_streams import config
 from dart_streams.bus.topology import strimzi_yaml
 from dart_streams.console.cli.topics import specs_of
-from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".dart/k8s-test"
@@ -69,20 +67,6 @@ def test_each_component_can_be_had_alone(component: str, tmp_path: Path):
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(alone))
     assert checked(rendered(tmp_path), RELEASES[-1], tmp_path) == []
-
-
-@pytest.mark.parametrize("envs", [180, 1000, 10_000])
-def test_the_overlay_of_a_plan_is_taken(envs: int, tmp_path: Path):
-    done = invoke("plan", "--envs", str(envs), "--format", "kustomize", "-o", str(tmp_path / "sized"))
-    assert done.exit_code == 0, done.output
-    text = rendered(tmp_path / "sized")
-    for release in RELEASES:
-        assert checked(text, release, tmp_path) == []
-    (made,) = (r for r in yaml.safe_load_all(text) if r["kind"] == "ConfigMap")
-    sized = tomllib.loads(made["data"]["dart.toml"])
-    scaled = {r["metadata"]["name"]: r["spec"] for r in yaml.safe_load_all(text) if r["kind"] == "ScaledObject"}
-    for kind in ("env", "rollout"):
-        assert scaled[kind]["maxReplicaCount"] == sized[kind]["workers"] <= sized["bus"]["topics"]["partitions"]
 
 
 def up(start: Path, target: Path) -> str:

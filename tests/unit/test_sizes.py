@@ -21,8 +21,8 @@ PLUGINS = (
 )
 """Folders that a run of web pages does not need."""
 
-PRODUCT_LINES = 78_100
-CORE_LINES = 61_600
+PRODUCT_LINES = 78_050
+CORE_LINES = 61_100
 """Without :data:`PLUGINS`. Lines are those of Python files, blank ones and docstrings included."""
 TEST_LINES = 84_836
 CORE_KEYS = 82

@@ -62,7 +62,6 @@ COMMANDS = (
     Command("store", "store:app", "Rebuild a run's rows from its log, and compare the two."),
     Command("policy", "policy:app", "Build the tiny policy; check a model; export a trained one."),
     Command("osworld", "osworld:app", "Check OSWorld's tasks on our desktops, and their mirror."),
-    Command("plan", "plan:plan", "Size a deployment for a number of environments."),
     Command("bench", "bench:app", "Run this project's benchmarks on this machine."),
 )
 MODEL_LIBRARIES = frozenset(

@@ -145,24 +145,12 @@ def test_a_rollout_worker_is_on_whole_gpus_of_its_own():
     assert (found.rollout, found.trainer) == (4, 4)
 
 
-def test_the_doctor_and_the_plan_refuse_heads_that_ranks_cannot_share(folder: Path, tmp_path: Path):
+def test_the_doctor_refuses_heads_that_ranks_cannot_share(folder: Path, tmp_path: Path):
     config = tmp_path / "config.toml"
     config.write_text("rollout.vllm.tensor_parallel = 8")
-    given = ["--config", str(config), "--model", str(folder), "--gpu-memory", "80"]
-    for arguments in (["doctor", *given, "--gpus", "8"], ["plan", "--envs", "100", *given]):
-        done = CliRunner().invoke(main.build_app(arguments), arguments)
-        assert "rollout.vllm.tensor_parallel = 8 does not divide the 28 attention heads" in str(done.exception)
-
-
-def test_the_plan_counts_the_gpus_of_a_worker(folder: Path, tmp_path: Path):
-    config = tmp_path / "config.toml"
-    text = (CONFIGS / "eight-gpus.toml").read_text()
-    config.write_text(text.replace("vllm.parity_nats", "vllm.tensor_parallel = 2\nvllm.parity_nats"))
-    arguments = ["plan", "--envs", "100", "--config", str(config), "--model", str(folder), "--gpu-memory", "80"]
-    done = CliRunner().invoke(main.build_app(arguments), [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert {it["name"]: it["value"] for it in found["constants"]}["gpus_a_worker"] == 2.0
+    arguments = ["doctor", "--config", str(config), "--model", str(folder), "--gpu-memory", "80", "--gpus", "8"]
+    done = CliRunner().invoke(main.build_app(arguments), arguments)
+    assert "rollout.vllm.tensor_parallel = 8 does not divide the 28 attention heads" in str(done.exception)
 
 
 @settings(max_examples=40)
