@@ -23,7 +23,7 @@ from dart_streams.config import Config, Desktop, Env
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from tests.environments import check_family, check_held_ends, playing
+from tests.environments import check_family, check_held_ends, check_spoiled, playing
 from tests.keyboard import EDITED, TYPED
 from tests.processes import command_of
 from tests.waiting import until, wait_until
@@ -346,7 +346,7 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
 async def test_a_session_leaves_nothing_to_the_next(opened):
     """A session leaves files in every writable folder, a daemon, and properties of the display."""
     traces = "/tmp /run /var/tmp /dev/shm /home/user /run/user/1000"
-    files = f"for f in {traces}; do echo left > $f/left; mkdir $f/.left; done"
+    files = f"for f in {traces}; do echo left > $f/left; mkdir -p $f/.left/a; chmod 0 $f/.left $f; done"
     await run(opened, f"{files}; setsid sleep 1000 & xprop -root -f LEFT 8s -set LEFT behind")
     look = f"ls -A {traces} | grep left; pgrep -x sleep; xprop -root LEFT | grep behind; true"
     assert await run(opened, look) == ""
@@ -406,6 +406,16 @@ async def test_an_application_that_is_killed_ends_the_episode_without_reward(bac
         await kill(inside(environment.sandbox, "zenity"))
         assert (await environment.step(Wait(), "wait")).done
         assert await environment.evaluate() == 0
+
+
+@pytest.mark.parametrize(("family", "path"), [("edit", "note.txt"), ("remove", "files")])
+async def test_a_watched_path_that_cannot_be_read_is_not_solved(backend, family, path):
+    async with playing(backend, task(family)) as environment:
+
+        async def execute(script: str) -> None:
+            await environment.sandbox.request("POST", "osworld/execute", {"command": script, "shell": True})
+
+        await check_spoiled(environment, execute, path)
 
 
 @pytest.mark.parametrize("part", ["Xvfb", "desktop.guest"])

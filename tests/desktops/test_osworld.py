@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from tests.desktops.served_desktops import Served, served, wait_for_window
-from tests.environments import check_oracle, opened, playing
+from tests.environments import check_oracle, check_spoiled, opened, playing
 from tests.waiting import until
 from workers.env import conformance
 from workers.env.backends.connection import StatusFault
@@ -82,6 +83,12 @@ async def test_the_oracle_solves_each_family(desktops, family):
     async with opened(leasing(desktops), chosen) as (environment, start):
         assert (start.width, start.height) == SIZE
         await check_oracle(environment, chosen)
+
+
+@pytest.mark.parametrize(("family", "path"), [("edit", "note.txt"), ("remove", "files")])
+async def test_a_watched_path_that_cannot_be_read_is_not_solved(desktops, family, path):
+    async with playing(leasing(desktops), task(family)) as environment:
+        await check_spoiled(environment, partial(environment._machine.execute, shell=True), path)
 
 
 async def test_actions_do_what_they_say(desktops):

@@ -25,6 +25,10 @@ class StatusFault(EnvironmentFault):
         self.status = status
 
 
+class AnswerTooLong(EnvironmentFault):
+    """A response is longer than the bound of its request."""
+
+
 class Connection:
     """Sends requests to one server; raises EnvironmentFault with the reason if one fails."""
 
@@ -75,7 +79,7 @@ class Connection:
         )
         try:
             async with request as answer:
-                body = await read(answer, limit_bytes)
+                body = await read(answer, limit_bytes, self.at(path))
         except TimeoutError:
             raise EnvironmentFault(f"{self.at(path)}: no answer within {bound_s:.3g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -114,13 +118,13 @@ class Connection:
         return self._session
 
 
-async def read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    """Return a body; raise ValueError if it is longer than ``limit_bytes``."""
+async def read(answer: aiohttp.ClientResponse, limit_bytes: int, place: str) -> bytes:
+    """Return a body; raise :class:`AnswerTooLong`, which names the ``place``, if it has more than ``limit_bytes``."""
     body = bytearray()
     async for part in answer.content.iter_chunked(2**16):
         body += part
         if len(body) > limit_bytes:
-            raise ValueError(f"the answer is longer than {limit_bytes} bytes")
+            raise AnswerTooLong(f"{place}: the answer is longer than {limit_bytes} bytes")
     return bytes(body)
 
 

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
@@ -18,8 +18,11 @@ SPACES = {
 }
 ARCHIVE_DATE = (2024, 1, 1, 0, 0, 0)
 """Date of each file in an archive, so that archives are reproducible."""
-MAX_CELLS = 1000
-"""Maximum number of read rows and columns: the last empty ones of a sheet are repeated a million times."""
+ROW, PARAGRAPH = f"{{{SPACES['table']}}}table-row", f"{{{SPACES['text']}}}p"
+SAVED_BYTES = XML_BYTES = 2**20
+"""Maximum sizes of a saved document and of its expanded XML; those of tasks have a hundredth of them."""
+MAX_ROWS, COLUMNS = 1000, 26
+"""Rows and columns that are read: the last empty ones of a sheet are repeated a million times."""
 Cell = str | float
 
 
@@ -83,35 +86,64 @@ def pack_document(kind: str, body: str, styles: str = "") -> bytes:
 
 
 def content_of(saved: bytes | None) -> ElementTree.Element | None:
-    """Return the content of a saved document, None if it cannot be read because it is being written."""
+    """Return the content of a saved document, None if it is no document or larger than :data:`XML_BYTES`.
+
+    The file is the policy's: whatever the libraries raise is a fault of the file, and the task is not solved.
+    """
+    if saved is None or len(saved) > SAVED_BYTES:
+        return None
     try:
-        with zipfile.ZipFile(io.BytesIO(saved or b"")) as archive:
-            return ElementTree.fromstring(archive.read("content.xml"))
-    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError):
+        with zipfile.ZipFile(io.BytesIO(saved)) as archive:
+            if archive.getinfo("content.xml").compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                return None  # Of others, zipfile does not bound what it expands.
+            with archive.open("content.xml") as file:
+                return parse_bounded(file.read(XML_BYTES + 1))
+    except Exception:  # noqa: BLE001 - zipfile, zlib and expat raise a dozen kinds
         return None
 
 
+class TreeWithoutEntities(ElementTree.TreeBuilder):
+    """Refuses a document type, which declares entities that expand."""
+
+    def doctype(self, name: str, *_: object) -> None:
+        """Raise ValueError."""
+        raise ValueError(f"it declares a document type, {name}")
+
+
+def parse_bounded(xml: bytes | str, limit: int = XML_BYTES) -> ElementTree.Element:
+    """Parse XML from a sandbox; raise ValueError if it is longer than ``limit``, ParseError if it is no XML."""
+    if len(xml) > limit:
+        raise ValueError(f"it is longer than {limit} bytes")
+    return ElementTree.fromstring(xml, ElementTree.XMLParser(target=TreeWithoutEntities()))
+
+
 def cells_of(saved: bytes | None) -> dict[str, Cell]:
-    """Return the non-empty cells of a spreadsheet's first table by name (``B3``)."""
+    """Return the non-empty cells of a spreadsheet's first table by name (``B3``); empty if a number is malformed."""
     content = content_of(saved)
     table = None if content is None else content.find(".//table:table", SPACES)
     values: dict[str, Cell] = {}
-    for number, row in enumerate(expand_repeats(table, "row", "rows") if table is not None else (), 1):
-        for column, cell in enumerate(expand_repeats(row, "cell", "columns")):
-            if (value := value_of(cell)) is not None and column < 26:
-                values[f"{chr(ord('A') + column)}{number}"] = value
+    try:
+        for rows, row in runs_of(() if table is None else table.iter(ROW), "rows", MAX_ROWS):
+            cells: dict[str, Cell] = {}
+            for columns, cell in runs_of(row.iterfind("table:table-cell", SPACES), "columns", COLUMNS):
+                if (value := value_of(cell)) is not None:
+                    cells.update((chr(ord("A") + column), value) for column in columns)
+            values.update((f"{column}{number + 1}", value) for number in rows for column, value in cells.items())
+    except ValueError:
+        return {}
     return values
 
 
-def expand_repeats(parent: ElementTree.Element, kind: str, several: str) -> Iterator[ElementTree.Element]:
-    """Yield rows or cells, repeated ones repeatedly, up to :data:`MAX_CELLS`."""
-    number = 0
-    for child in parent.iterfind(f".//table:table-{kind}", SPACES):
-        for _ in range(int(child.get(f"{{{SPACES['table']}}}number-{several}-repeated", "1"))):
-            number += 1
-            if number > MAX_CELLS:
-                return
-            yield child
+def runs_of(
+    elements: Iterable[ElementTree.Element], several: str, limit: int
+) -> Iterator[tuple[range, ElementTree.Element]]:
+    """Yield rows or cells, each with the numbers that it stands for, below a limit; raise ValueError for no number."""
+    start = 0
+    for element in elements:
+        end = start + max(1, int(element.get(f"{{{SPACES['table']}}}number-{several}-repeated", "1")))
+        yield range(start, min(end, limit)), element
+        if (start := end) >= limit:
+            return
 
 
 def value_of(cell: ElementTree.Element) -> Cell | None:
@@ -130,5 +162,12 @@ def paragraphs_of(saved: bytes | None) -> list[str]:
 
 
 def paragraph_texts(parent: ElementTree.Element) -> list[str]:
-    """Return the texts of the paragraphs in an element."""
-    return ["".join(paragraph.itertext()) for paragraph in parent.iterfind(".//text:p", SPACES)]
+    """Return the texts of the outermost paragraphs in an element; each element is visited once."""
+    texts, left = [], [parent]
+    while left:
+        element = left.pop()
+        if element.tag == PARAGRAPH:
+            texts.append("".join(element.itertext()))
+        else:
+            left.extend(reversed(element))
+    return texts

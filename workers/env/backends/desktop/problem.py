@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from dart_streams.actions import Action, Click
+from workers.env.backends.desktop.documents import parse_bounded
 from workers.env.environment import EnvironmentFault, Size
 
 LARGE: Size = (1920, 1080)
@@ -19,9 +20,11 @@ PHONE_QUIET_S = 0.25
 """Time without computing or drawing after which a phone is at rest: its applications have timers of 0.1 s."""
 
 SPACE = "https://accessibility.ubuntu.example.org/ns"
+TREE_CHARACTERS = 2**23
 PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
-Content = str | list[str] | None
-"""Content of a watched path: a file's bytes in base64, a folder's names, or None if it does not exist."""
+Content = str | list[str] | bool | None
+"""Content of a watched path: a file's bytes in base64, a folder's names, None if it does not exist, or True if it
+exists but cannot be read or is too large."""
 
 
 class SessionOutcome(msgspec.Struct, frozen=True):
@@ -163,9 +166,9 @@ def press(role: str, name: str | None = None, number: int = 0) -> Callable[[Elem
 def parse_elements(tree: str) -> list[Element]:
     """Return the shown elements of an accessibility tree; raise EnvironmentFault if it is no XML."""
     try:
-        root = ElementTree.fromstring(tree)
-    except ElementTree.ParseError as error:
-        raise EnvironmentFault(f"the accessibility tree is no XML: {error}") from None
+        root = parse_bounded(tree, TREE_CHARACTERS)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise EnvironmentFault(f"the accessibility tree cannot be read: {error}") from None
     shown, space = [], f"{{{SPACE}/state}}"
     for node in root.iter():
         place = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}screencoord", ""))

@@ -21,6 +21,7 @@ import structlog
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import socket_folder
+from workers.env.backends import connection
 from workers.env.backends.desktop import command_line, limits, syscall_filter
 from workers.env.backends.desktop.call_priority import CallPriority
 from workers.env.backends.desktop.guest import processes
@@ -38,6 +39,9 @@ ENDED_S = 1.0
 """Time limit for a sandbox to end after its last connection."""
 STARTING_S = 60.0
 """Minimum age of a folder before its socket is checked for a server."""
+DATA = {"outcome", "elements", "call"}
+DATA_BYTES, SCREEN_BYTES = 2**24, 2**26
+"""Maximum sizes of a response with data, and of one with a screen."""
 WORKAREA_MB = 256
 """Size of each writable folder."""
 NOBODY = 65534
@@ -124,7 +128,8 @@ class Sandbox:
         limit_s = timeout_s or self.call_timeout_s
         bound = aiohttp.ClientTimeout(total=limit_s)
         request = self._session.request(method, f"http://desktop/{endpoint}", json=body, timeout=bound)
-        answer = asyncio.ensure_future(read_response(request))
+        limit_bytes = DATA_BYTES if endpoint in DATA else SCREEN_BYTES
+        answer = asyncio.ensure_future(read_response(request, limit_bytes, endpoint))
         # Retrieves the exception of a request that is cancelled below.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         ended = asyncio.ensure_future(self.process.wait())
@@ -207,10 +212,10 @@ def why_ended(code: int) -> str:
     )
 
 
-async def read_response(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
-    """Return status, body and headers of the response to a request."""
+async def read_response(request: Any, limit_bytes: int, endpoint: str) -> tuple[int, bytes, Mapping[str, str]]:
+    """Return status, body and headers of the response to a request; raise AnswerTooLong beyond ``limit_bytes``."""
     async with request as response:
-        return response.status, await response.read(), response.headers
+        return response.status, await connection.read(response, limit_bytes, endpoint), response.headers
 
 
 def read_end(path: str) -> str:

@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
-import contextlib
 import posixpath
+import re
 import shlex
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
+from workers.env.backends.connection import StatusFault
+from workers.env.backends.desktop.documents import SAVED_BYTES
 from workers.env.backends.desktop.problem import (
     Content,
     Elements,
@@ -18,7 +21,7 @@ from workers.env.backends.desktop.problem import (
     parse_elements,
 )
 from workers.env.backends.osworld.environment import TaskSession
-from workers.env.backends.osworld.machine import FileMissing, Machine
+from workers.env.backends.osworld.machine import FileMissing, FileUnreadable, Machine
 from workers.env.backends.osworld.settling import wait_stable
 from workers.env.environment import EnvironmentFault
 
@@ -92,9 +95,9 @@ class FamilyTaskSession(TaskSession):
         return oracle_actions(self.problem.oracle, elements, lambda: self.is_over(machine, Deadline(deadline_s)))
 
     async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
-        code = await read_text(machine, CODE, deadline)
+        code = (await read_text(machine, CODE, deadline)).strip()
         return SessionOutcome(
-            exit_code=int(code) if code.strip().isdecimal() else None,
+            exit_code=int(code) if re.fullmatch("[0-9]{1,3}", code) else None,
             output=await read_text(machine, OUTPUT, deadline) if with_output else "",
             state={path: await self._content(machine, path, deadline) for path in self.problem.watched},
         )
@@ -102,12 +105,20 @@ class FamilyTaskSession(TaskSession):
     async def _content(self, machine: Machine, path: str, deadline: Deadline) -> Content:
         """Return the content of a watched path, which is a folder if files of the task are in it."""
         whole = posixpath.join(self._home, path)
-        with contextlib.suppress(FileMissing):
+        try:
             if any(name.startswith(f"{path}/") for name in self.problem.files):
-                listed = await machine.list_directory(whole, deadline)
-                return sorted(child["name"] for child in listed["children"])
-            return base64.b64encode(await machine.file(whole, deadline)).decode()
-        return None
+                try:
+                    listed = await machine.list_directory(whole, deadline)
+                except StatusFault as fault:
+                    if fault.status != HTTPStatus.BAD_REQUEST:  # It is no folder any more.
+                        raise
+                else:
+                    return sorted(str((child or {}).get("name")) for child in listed.get("children", [None]))
+            return base64.b64encode(await machine.file(whole, deadline, SAVED_BYTES)).decode()
+        except FileMissing:
+            return None
+        except FileUnreadable:
+            return True
 
 
 async def count_windows(machine: Machine, deadline: Deadline) -> int:
@@ -117,8 +128,8 @@ async def count_windows(machine: Machine, deadline: Deadline) -> int:
 
 
 async def read_text(machine: Machine, path: str, deadline: Deadline) -> str:
-    """Return a file's text, empty for a missing file."""
+    """Return a file's text, empty for a missing or unreadable file."""
     try:
-        return (await machine.file(path, deadline)).decode(errors="replace")
-    except FileMissing:
+        return (await machine.file(path, deadline, SAVED_BYTES)).decode(errors="replace")
+    except (FileMissing, FileUnreadable):
         return ""

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from dart_streams.deadline import Deadline
-from workers.env.backends.connection import Connection, StatusFault, excerpt
+from workers.env.backends.connection import AnswerTooLong, Connection, StatusFault, excerpt
 from workers.env.environment import EnvironmentFault, Size
 
 EXECUTE_S = 125.0
@@ -20,6 +20,8 @@ TREE_S = 60.0
 """Time limit of the accessibility tree, which takes up to half a minute for a spreadsheet."""
 SCREEN_BYTES = 64 * 2**20
 FILE_BYTES = 512 * 2**20
+UNSERVED = "Failed to serve file"
+"""Beginning of OSWorld's reason for a file that exists and cannot be read."""
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
 Command = str | Sequence[str]
@@ -37,6 +39,10 @@ class CommandOutcome(TypedDict):
 
 class FileMissing(EnvironmentFault):
     """The machine has no file of this path."""
+
+
+class FileUnreadable(EnvironmentFault):
+    """The machine has something of this path that is no readable file, or one that is too large."""
 
 
 class MachineEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,15 +107,19 @@ class Machine(Connection):
         form.add_field("file_data", data, filename=path.rpartition("/")[2] or "file")
         await self.send("POST", "/setup/upload", deadline, limit_s=TRANSFER_S, data=form)
 
-    async def file(self, path: str, deadline: Deadline | None = None) -> bytes:
-        """Return a file's bytes; raise :class:`FileMissing` if there is none."""
+    async def file(self, path: str, deadline: Deadline | None = None, limit_bytes: int = FILE_BYTES) -> bytes:
+        """Return a file's bytes; raise :class:`FileMissing` if there is none, else :class:`FileUnreadable`."""
         form = aiohttp.FormData({"file_path": path})
         try:
-            return await self.send("POST", "/file", deadline, limit_s=TRANSFER_S, limit_bytes=FILE_BYTES, data=form)
+            return await self.send("POST", "/file", deadline, limit_s=TRANSFER_S, limit_bytes=limit_bytes, data=form)
         except StatusFault as fault:
             if fault.status == HTTPStatus.NOT_FOUND:
                 raise FileMissing(f"{self.at('/file')}: no {path}") from None
+            if UNSERVED in str(fault):
+                raise FileUnreadable(str(fault)) from None
             raise
+        except AnswerTooLong as fault:
+            raise FileUnreadable(f"{path}: {fault}") from None
 
     async def list_directory(self, path: str, deadline: Deadline | None = None) -> dict[str, Any]:
         """Return the tree of a folder: ``type``, ``name`` and ``children``."""

@@ -55,7 +55,7 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
     """
     process = subprocess.Popen(
         words,
-        cwd=folder,
+        cwd=folder and (folder if os.access(folder, os.X_OK) else "/"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if merged else subprocess.PIPE,

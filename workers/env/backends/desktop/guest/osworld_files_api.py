@@ -70,6 +70,8 @@ class OsworldFilesApi:
             info = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             raise Refusal(404, {"error": "File not found"}) from None
+        except OSError as error:
+            raise Refusal(500, {"error": f"Failed to serve file: {error}"}) from None
         if not stat.S_ISREG(info.st_mode) or info.st_size > FILE_BYTES:
             why = f"Failed to serve file: {path} is no regular file of at most {FILE_BYTES} bytes"
             raise Refusal(500, {"error": why})
@@ -155,10 +157,10 @@ def wallpaper_path() -> "Path | None":
 
 def list_tree(path: Path, left: "list[int]", depth: int) -> "dict[str, Any] | None":
     """Return a folder's tree of at most ``left[0]`` entries and ``depth`` levels, None if it is no folder."""
-    if not path.is_dir():
-        return None
     children: list[Any] = []
     try:
+        if not path.is_dir():
+            return None
         for entry in path.iterdir():
             if not left[0]:
                 break

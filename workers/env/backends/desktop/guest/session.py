@@ -6,6 +6,7 @@ Each session starts clean: all processes are ended, and all writable folders are
 import asyncio
 import base64
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -34,6 +35,8 @@ WINDOW_MANAGER = ("openbox", "--sm-disable")
 NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
 """Makes GTK ignore the accessibility bus."""
 OUTPUT_CHARACTERS = 65536
+CONTENT_BYTES, NAMES = 2**20, 1000
+"""Maximum size of a watched file and number of names of a watched folder."""
 FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 BACKGROUND = 0x5E2750
 """Color of an empty desktop, red, green and blue."""
@@ -150,11 +153,8 @@ class DesktopSession:
         self.parts.clear()
         self.display = self.app = self.prepared = None
         for folder in WRITABLE:
-            for entry in folder.iterdir() if folder.is_dir() else ():
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
+            if folder.is_dir():
+                empty_folder(folder)
 
     @property
     def shown(self) -> XDisplay:
@@ -265,6 +265,20 @@ class DesktopSession:
             await asyncio.sleep(POLL_INTERVAL_S)
 
 
+def empty_folder(folder: Path) -> None:
+    """Remove all that is in a folder, also below folders without permissions."""
+    folder.chmod(folder.stat().st_mode | 0o700)
+    for path, folders, _ in os.walk(folder):
+        for inner in (Path(path, name) for name in folders):
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
 def lay_out() -> None:
     """Create the folders of a session, and its home."""
     for folder in (RUNTIME, FRAMES, HOME):
@@ -289,15 +303,26 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subproces
 
 
 def read_output() -> str:
-    """Return the beginning of the application's output."""
-    if not OUTPUT.exists():
-        return ""
-    with OUTPUT.open(errors="replace") as output:
+    """Return the beginning of the application's output, empty if it cannot be read."""
+    with contextlib.suppress(OSError), OUTPUT.open(errors="replace") as output:
         return output.read(OUTPUT_CHARACTERS)
+    return ""
 
 
 def path_content(path: Path) -> Any:
-    """Return a file's bytes in base64, a folder's names, or None if there is neither."""
-    if path.is_dir():
-        return sorted(entry.name for entry in path.iterdir())
-    return base64.b64encode(path.read_bytes()).decode() if path.is_file() else None
+    """Return a file's bytes in base64, a folder's names, None if the path does not exist, or True for all else.
+
+    Names that are no UTF-8 are replaced, as JSON has no such text.
+    """
+    try:
+        if path.is_dir():
+            with os.scandir(os.fsencode(path)) as entries:
+                names = [entry.name.decode(errors="replace") for entry in itertools.islice(entries, NAMES + 1)]
+            return sorted(names) if len(names) <= NAMES else True
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # A FIFO has no writer.
+            content = file.read(CONTENT_BYTES + 1) if path.is_file() else None
+        return True if content is None or len(content) > CONTENT_BYTES else base64.b64encode(content).decode()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return True
