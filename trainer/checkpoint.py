@@ -110,7 +110,7 @@ class Checkpoints:
             digests = [CheckpointFile.of(file) for file in shards]
             if self.store:
                 self.store.upload(shards, partial.name.removeprefix(PARTIAL))
-        return self.ranks.gathered(digests)
+        return self.ranks.gathered(digests, CheckpointFile)
 
     def _own_state(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return what a checkpoint holds: the policy's :func:`sharded_state`, and that of the critic."""
@@ -146,7 +146,7 @@ class Checkpoints:
         if checkpoint is None:
             return None
         newest, manifest = checkpoint
-        frozen = self.ranks.from_first(self.frozen_sha256)
+        frozen = self.ranks.from_first(self.frozen_sha256, str)
         if frozen and manifest.frozen_sha256 not in ("", frozen):
             raise UserError(
                 f"checkpoint {newest} was trained with other frozen weights (adapter base or trainer.kl_beta "
@@ -176,9 +176,9 @@ class Checkpoints:
 
     def _newest_undamaged(self) -> tuple[Path, CheckpointManifest] | None:
         """Return the newest checkpoint whose files match its manifest; None if there is no checkpoint."""
-        stored: set[str] = self.ranks.from_first(self._stored() if self.ranks.first else None)
+        stored: set[str] = self.ranks.from_first(self._stored() if self.ranks.first else None, set[str])
         names = {place.name for place in self.complete()} if self.ranks.first else set()
-        places = [self.folder / name for _, name in order_names(self.ranks.from_first(names | stored))]
+        places = [self.folder / name for _, name in order_names(self.ranks.from_first(names | stored, set[str]))]
         damages: dict[Path, str] = {}
         for place in reversed(places):
             manifest, damage = self._inspect(place)
@@ -230,13 +230,14 @@ class Checkpoints:
 
     def _inspect(self, place: Path) -> tuple[CheckpointManifest | str, str]:
         """Return a checkpoint's manifest and the damage to it or to its files, empty if there is none."""
-        manifest: CheckpointManifest | str = self.ranks.from_first(read(place) if self.ranks.first else None)
+        kind = CheckpointManifest | str
+        manifest: CheckpointManifest | str = self.ranks.from_first(read(place) if self.ranks.first else None, kind)
         return manifest, manifest if isinstance(manifest, str) else self._damage(place, manifest)
 
     def _damage(self, place: Path, manifest: CheckpointManifest) -> str:
         """Return the faults of a checkpoint's files; each rank checks a share of them."""
         share = manifest.files[self.ranks.rank :: self.ranks.count]
-        faults = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))])
+        faults = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))], str)
         return ", ".join(faults)
 
     def _set_aside(self, damages: Mapping[Path, str], other: str = "the previous one") -> None:

@@ -20,10 +20,10 @@ def refuse_unequal(config: Config, ranks: Ranks, folder: Path) -> None:
     """Raise :class:`UserError` on all ranks if one has other settings, or does not see ``folder``. Collective."""
     if ranks.count == 1:
         return
-    own = dict(settings_of(config))
-    first: dict[str, Any] = ranks.from_first(own)
+    own = {key: msgspec.json.encode(value).decode() for key, value in settings_of(config)}
+    first: dict[str, str] = ranks.from_first(own, dict[str, str])
     other = sorted(key for key in own.keys() - OWN_KEYS if own[key] != first[key])
-    if unequal := ranks.gathered([f"{name_of(ranks)} ({', '.join(other)})"] if other else []):
+    if unequal := ranks.gathered([f"{name_of(ranks)} ({', '.join(other)})"] if other else [], str):
         raise UserError(
             f"the nodes have different configurations: rank 0's is not that of {'; '.join(unequal)}. Give the same "
             "file to `dart-streams train` on each node"
@@ -42,13 +42,13 @@ def settings_of(config: Config) -> Iterator[tuple[str, Any]]:
 
 def refuse_unshared(ranks: Ranks, folder: Path) -> None:
     """Raise :class:`UserError` on all ranks if one does not see ``folder``; it would call checkpoints damaged."""
-    marker: Path = folder / ranks.from_first(f".shared-{uuid.uuid4().hex}")
+    marker: Path = folder / ranks.from_first(f".shared-{uuid.uuid4().hex}", str)
     try:
         with ranks.failing_together():
             if ranks.first:
                 folder.mkdir(parents=True, exist_ok=True)
                 marker.touch()
-        unseen = ranks.gathered([] if marker.exists() else [name_of(ranks)])
+        unseen = ranks.gathered([] if marker.exists() else [name_of(ranks)], str)
     except OSError as error:
         raise UserError(f"run.state_dir: {folder} can't be written ({error})") from error
     finally:

@@ -26,7 +26,7 @@ from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.consumer import CuratedConsumer, Fenced, Overtaken
 from trainer.data.samples import REASONS, ReadyGroup
-from trainer.data.scores import MEDIA_TYPE, encode_scores, scores_in
+from trainer.data.scores import MEDIA_TYPE, StepScores, encode_scores, scores_in
 from trainer.data.successes import SuccessMemory, history_limit, replay_group
 from trainer.hooks import DART, StepStart, TrainingRules, is_pretraining
 from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
@@ -245,7 +245,7 @@ class Loop:
         """Store the scores that a step used; return their reference, None without any. Collective."""
         if self.rules.score is None:
             return None
-        found = self.ranks.gathered(scores_in(groups))
+        found = self.ranks.gathered(scores_in(groups), StepScores)
         if not found:
             return None
         data = encode_scores(found)

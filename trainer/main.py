@@ -145,17 +145,19 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         if fault := learner.fault_of(snapshot):
             raise UserError(not_finite_message(folder, restored, fault))
         refused = checkpoints.folder / refusals.FILE
-        left_out: refusals.RefusedSteps = ranks.from_first(refusals.read(refused, config) if ranks.first else None)
+        left_out: refusals.RefusedSteps = ranks.from_first(
+            refusals.read(refused, config) if ranks.first else None, refusals.RefusedSteps
+        )
         left_out = left_out.since(restored.train_step if restored else 0)
         if len(left_out.refused) >= refusals.MAX_REFUSALS:
             raise left_out.error(refused)
         publisher = None
         # All ranks write checkpoints to a folder named by the epoch, which rank 0 claims.
-        epoch: int = ranks.from_first(claimed_epoch(config, store) if ranks.first else None)
+        epoch: int = ranks.from_first(claimed_epoch(config, store) if ranks.first else None, int)
         if ranks.first:
             checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
-        state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
+        state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None, TrainerState)
         ended = threading.Event()
 
         def is_stopped() -> bool:

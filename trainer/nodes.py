@@ -5,6 +5,7 @@ whose ``dart-streams train`` was killed joins again once it is started.
 """
 
 import contextlib
+import ipaddress
 import os
 import signal
 import socket
@@ -196,9 +197,15 @@ def refuse_rendezvous(endpoint: str, error: Exception) -> NoReturn:
 def find_place(host: str, port: int) -> Place:
     """Return the address by which this node reaches ``host``, and whether it is to listen; raise OSError.
 
-    A node listens if it has the host's address, and if no other process of its machine listens there.
+    A node listens if it has the host's address, and if no other process of its machine listens there. Raises
+    :class:`UserError` for a public address: who reaches the rendezvous can run code as the trainer.
     """
     family, *_, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    if ipaddress.ip_address(str(target[0]).partition("%")[0]).is_global:
+        raise UserError(
+            f"trainer.rendezvous: {host} is {target[0]}, a public address, and the rendezvous authenticates "
+            "nobody: name the node by its address in a private network or tunnel"
+        )
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)  # Sends nothing.
         address = probe.getsockname()[0]

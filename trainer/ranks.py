@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -50,25 +51,36 @@ class Ranks:
         shape = (self.count // self.local, self.local)
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
-    def from_first(self, value: Any) -> Any:
-        """Return rank 0's ``value`` on every rank."""
+    def from_first(self, value: Any, kind: Any) -> Any:
+        """Return rank 0's ``value``, of the type ``kind``, on every rank.
+
+        Ranks exchange msgpack of declared types. torch's collectives for objects unpickle what a connection brings.
+        """
         if self.count == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        content = msgspec.msgpack.encode(value) if self.first else b""
+        size = torch.tensor([len(content)])
+        dist.broadcast(size, src=0)
+        box = byte_tensor(content, int(size))
+        dist.broadcast(box, src=0)
+        return msgspec.msgpack.decode(box.numpy().tobytes(), type=kind)
 
     def total(self, values: list[float]) -> list[float]:
         """Return the sums over all ranks."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
-    def gathered(self, values: Sequence[Item]) -> list[Item]:
-        """Return the values of all ranks in rank order; each rank may give any number."""
+    def gathered(self, values: Sequence[Item], kind: type[Item]) -> list[Item]:
+        """Return the values of all ranks, of the type ``kind``, in rank order; each rank may give any number."""
         if self.count == 1:
             return list(values)
-        parts: list[Any] = [None] * self.count
-        dist.all_gather_object(parts, list(values))
-        return [value for part in parts for value in part]
+        content = msgspec.msgpack.encode(values)
+        sizes = list(torch.zeros(self.count, dtype=torch.int64).split(1))
+        dist.all_gather(sizes, torch.tensor([len(content)]))
+        parts = [byte_tensor(b"", int(max(sizes))) for _ in sizes]
+        dist.all_gather(parts, byte_tensor(content, int(max(sizes))))
+        decoder = msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]
+        own = (part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True))
+        return [item for content in own for item in decoder.decode(content)]
 
     def largest(self, value: float) -> float:
         """Return the maximum over all ranks."""
@@ -86,7 +98,7 @@ class Ranks:
             yield
         except OSError as error:
             failure = str(error) or type(error).__name__
-        if failures := [text for text in self.gathered([failure]) if text]:
+        if failures := [text for text in self.gathered([failure], str) if text]:
             raise OSError(failures[0])
 
     def barrier(self) -> None:
@@ -112,7 +124,7 @@ def join_job() -> Iterator[Ranks]:
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
     device = own_device()
-    connect(count, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    connect(rank, count, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     ranks = Ranks(rank, count, device, local)
     try:
         yield ranks
@@ -122,23 +134,27 @@ def join_job() -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-def connect(count: int, backend: str) -> None:
+def connect(rank: int, count: int, backend: str) -> None:
     """Make the process group; raise :class:`RanksUnreachable` if the ranks can't connect to each other."""
     if count == 1:
         dist.init_process_group(backend, timeout=TIMEOUT, store=dist.HashStore(), rank=0, world_size=1)
         return
     meeting = os.environ.get(MEETING)
     store = dist.FileStore(meeting, count) if meeting else None
-    rank = int(os.environ["RANK"])
     try:
         dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=count)
     except (RuntimeError, TimeoutError) as error:  # DistError is a RuntimeError.
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "the one of the host name")
         raise RanksUnreachable(
-            f"rank {os.environ.get('RANK', '0')} can't connect to the other ranks ({reason_of(error)}): check that "
+            f"rank {rank} can't connect to the other ranks ({reason_of(error)}): check that "
             f"the network interface of gloo ({interface}; GLOO_SOCKET_IFNAME sets it) reaches all nodes, and that "
             "no firewall closes ports between them"
         ) from error
+
+
+def byte_tensor(content: bytes, size: int) -> torch.Tensor:
+    """Return ``content`` as a uint8 tensor of this size, filled with zeros."""
+    return torch.frombuffer(bytearray(content.ljust(size, b"\0")), dtype=torch.uint8)
 
 
 def reason_of(error: BaseException) -> str:

@@ -1,12 +1,15 @@
 """One circle of processes whose page people watch, who judge, correct and take over; each kind of process is killed."""
 
 import asyncio
+import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 import pytest
 from rich.console import Console
 
@@ -104,6 +107,14 @@ def is_learned(state: RunState) -> bool:
     return taken >= GIVEN + ON_THE_PAGE and any(state.trained_with.get(name) for name in shown)
 
 
+def listeners() -> Iterator[tuple[str, str]]:
+    """Yield the command and the address of each listener among the processes that this one started."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = process.net_connections("tcp")
+            yield from ((" ".join(process.cmdline()), one.laddr.ip) for one in found if one.status == "LISTEN")
+
+
 async def play(made: folder.RunFolder, place: Path) -> tuple[Any, ...]:
     """Let people watch the run, then give feedback on it, take its rollouts over, and kill its processes."""
     shown, done = io.StringIO(), asyncio.Event()
@@ -112,6 +123,8 @@ async def play(made: folder.RunFolder, place: Path) -> tuple[Any, ...]:
         async with tab(SHOTS) as page:
             await watch(made, page)
             assert page.errors == []
+        places = {name: place for name, place in listeners() if place != "127.0.0.1"}
+        assert places == {}, "each kind of process listens on loopback only"
         groups = await committing(made)
         page_process(made).kill()
         await asyncio.to_thread(wait_until, lambda: "ui died" in shown.getvalue(), "the end of the page", RUN_S)

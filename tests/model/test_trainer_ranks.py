@@ -4,18 +4,21 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
 from dart_streams import crash_points
 from tests.faults import disk
 from tests.model import sharded_layer
-from tests.model.forkserver import jobs
+from tests.model.forkserver import jobs, run_ranks
 from tests.model.sharded_layer import Task, resumed, two_steps
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, training
 from trainer import checkpoint_manifest
 from trainer.checkpoint import Checkpoints
+from trainer.checkpoint_manifest import CheckpointFile
+from trainer.ranks import join_job
 
 KILLS = [
     *((crash_points.IN_CHECKPOINT, 2), (crash_points.AFTER_CHECKPOINT, 1), (crash_points.AFTER_FILES, 2)),
@@ -104,3 +107,22 @@ def test_ranks_that_share_no_folder_are_refused(tmp_path):
     [refusals] = sharded_layer.results(2, [task], tmp_path / "result")
     assert all("check that all ranks share this folder" in str(said) for said in refusals)
     assert Checkpoints(place, None).complete() == []  # type: ignore[arg-type]
+
+
+def exchange(job: Mapping[str, str], folder: Path) -> None:
+    """Exchange values as a rank, while torch's pickling collectives are out of order."""
+    os.environ.update(job)
+    with join_job() as ranks, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.distributed.distributed_c10d._object_to_tensor", None)
+        own = [CheckpointFile(name=f"é{number}", size=2**40, sha256="") for number in range(2 * ranks.rank)]
+        assert [file.name for file in ranks.gathered(own, CheckpointFile)] == ["é0", "é1"]
+        assert ranks.gathered([2**64 - 1 - ranks.rank], int) == [2**64 - 1, 2**64 - 2]
+        assert ranks.gathered([], str) == []
+        for value, kind in (({"b", "a"}, set[str]), ("x" * 10**6, str), (b"\0", bytes), (None, int | None), ("", str)):
+            assert ranks.from_first(value if ranks.first else None, kind) == value
+        (folder / str(ranks.rank)).touch()
+
+
+def test_ranks_exchange_values_without_pickles(tmp_path):
+    run_ranks(2, exchange, tmp_path, limit_s=120)
+    assert {file.name for file in tmp_path.iterdir()} == {"0", "1"}

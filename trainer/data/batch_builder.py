@@ -165,7 +165,7 @@ class BatchFeed:
         started = time.perf_counter()
         while True:
             mine = self.builder.build(version, BUILD_TIMEOUT_S, self.stop) if self.builder else None
-            plan: BatchPlan = self.ranks.from_first(mine)
+            plan: BatchPlan = self.ranks.from_first(mine, BatchPlan)
             if self.ranks.any(plan.stop or self.stop.is_set()):  # Another node may be the one that is stopped.
                 return None
             self._gather(plan)

@@ -27,7 +27,7 @@ from trainer.learning import critic, lora, minibatches, model, optimizers, step,
 from trainer.learning.critic import Assessment
 from trainer.learning.frozen_vision import FeatureCache
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
-from trainer.learning.top_tokens import TopTokens
+from trainer.learning.top_tokens import TokenPart, TopTokens
 from trainer.objective import count, masked_sum
 from trainer.ranks import Ranks
 
@@ -172,7 +172,7 @@ class Learner:
         measured, lost = finite or updates, len(updates) - len(finite)
         own = functools.reduce(step.Sums.plus, (update.sums for update in measured))
         *sums, first_loss, gradient = self.ranks.total([*own, updates[0].sums.loss, top.gradient])
-        noted = top_tokens.merge_parts(self.ranks.gathered(top.kept), gradient)
+        noted = top_tokens.merge_parts(self.ranks.gathered(top.kept, TokenPart), gradient)
         metrics = step.mean_metrics(step.Sums(*sums), len(measured))
         if self.rules.terms is None:
             del metrics["loss_terms"]
@@ -216,7 +216,7 @@ class Learner:
         """Return this rank's micro-batches of each minibatch, equally many on every rank."""
         wanted, parts = self.settings.minibatches, [list(groups)]
         if wanted > 1:
-            keys = self.ranks.gathered(minibatches.shuffle_keys(groups, version))
+            keys = self.ranks.gathered(minibatches.shuffle_keys(groups, version), int)
             parts = minibatches.split(groups, keys, wanted, version)
         if len(parts) < wanted and self.ranks.first:
             log.warning(
@@ -327,7 +327,7 @@ class Learner:
     def fault_of(self, snapshot: WeightSnapshot) -> str:
         """Return the first non-finite value in a snapshot or in the training state; empty if all are finite."""
         fault = self._fault_in_snapshot(snapshot) if self.ranks.first else ""
-        faults = self.ranks.gathered([fault or finite.find_nonfinite(self._own_tensors())])
+        faults = self.ranks.gathered([fault or finite.find_nonfinite(self._own_tensors())], str)
         return next(filter(None, faults), "")
 
     def _fault_in_snapshot(self, snapshot: WeightSnapshot) -> str:

@@ -80,7 +80,7 @@ def run_rank(file: Path, stop: threading.Event) -> None:
         if ranks.first:
             life.enter_context(lock_folder(file.parent))
         # Ranks whose parent was killed may have ended the job before this one got the lock.
-        if not ranks.from_first(Path(job.output).exists() if ranks.first else None):
+        if not ranks.from_first(Path(job.output).exists() if ranks.first else None, bool):
             FineTuning(job, file.parent, ranks).run(stop)
 
 
@@ -203,7 +203,7 @@ class FineTuning:
         """Return the measures of the initial weights, from the file if a restart has others already."""
         file = self.folder / BEFORE
         if measured:
-            text = self.ranks.from_first(file.read_bytes() if self.ranks.first else b"")
+            text = self.ranks.from_first(file.read_bytes() if self.ranks.first else b"", bytes)
             return msgspec.json.decode(text, type=Measures | None)
         found = self._measure(self.heldout)
         if self.ranks.first:
@@ -213,7 +213,7 @@ class FineTuning:
     def _write_model(self, result: SftResult) -> None:
         """Write the model directory with its lineage on rank 0; it appears complete or not at all."""
         state = self.learner.weights()
-        fault = self.ranks.from_first(finite.find_nonfinite(state.items()) if self.ranks.first else "")
+        fault = self.ranks.from_first(finite.find_nonfinite(state.items()) if self.ranks.first else "", str)
         if fault:
             raise UserError(f"the trained weights are not finite: {fault}. Lower trainer.sft.learning_rate")
         with self.ranks.failing_together():

@@ -102,6 +102,12 @@ def test_a_rendezvous_that_is_no_node_is_named(host, monkeypatch):
         nodes.run_node(job_at(f"{host}:29400"), "-S", "-c", STARTED)
 
 
+@pytest.mark.parametrize("host", ["1.1.1.1", "2606:4700:4700::1111"])
+def test_a_rendezvous_on_a_public_address_is_refused(host):
+    with pytest.raises(UserError, match=r"a public address, .* in a private network or tunnel"):
+        nodes.find_place(host, 29400)
+
+
 def wait_for_nodes(config_table, state_dir):
     config = parse({"trainer": config_table, "run": {"state_dir": state_dir}})
     os._exit(main.run_torchrun(config))
