@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from dart_streams.console.runs import run_folder as folder
 from dart_streams.deadline import Deadline
 from tests.integration.page_browser import Tab
 from tests.integration.test_circle import STAND_IN
-from tests.page.test_page import SHOTS, TABS
+from tests.page.test_page import SHOTS, TABS, start
 from tests.processes import marked
 from tests.waiting import wait_until
 
@@ -78,12 +76,8 @@ async def committing(made: folder.RunFolder) -> set[str]:
 @contextlib.contextmanager
 def feedback_page(made: folder.RunFolder, file: Path) -> Iterator[dict[str, str]]:
     """Serve a run's page for feedback as a process; yield its addresses and tokens."""
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", made.id, "--feedback", "--port", "0"]
-    command += ["--state", str(made.path.parents[1]), "--address-file", str(file)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = start(file, made.id, "--feedback", "--state", made.path.parents[1])
     try:
-        wait_until(lambda: process.poll() is not None or file.exists(), "the address")
-        assert process.poll() is None
         yield json.loads(file.read_bytes())
     finally:
         process.kill()

@@ -88,7 +88,7 @@ async def judge_and_correct(made: folder.RunFolder, address: dict[str, str]) -> 
     async with tab(SHOTS) as page:
         await page.open(address["url"])
         await page.at("")
-        assert await page.js("fetch('/api/rights').then((one) => one.json())") == {"feedback": False}
+        assert await page.js("import('/api.js').then((api) => api.get('rights'))") == {"feedback": False}
         await page.go("queue")
         await page.until("document.querySelectorAll('tbody tr').length >= 3", "rollouts that have ended")
         await page.drag("tbody tr td:nth-child(2) a", (0.5, 0.5))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from dart_streams.console.launch.services import jars
@@ -51,17 +51,18 @@ async def served(
     source: BundleSource, plots: Path | None = None, other: BundleSource | None = None
 ) -> AsyncIterator[tuple[Tab, str]]:
     guard = Guard(frozenset(), 1, tls=False)
-    server = TestServer(PageServer(source, guard, load_assets(plots), other).application())
-    await server.start_server()
-    base = f"http://127.0.0.1:{server.port}/"
-    try:
-        async with tab(SHOTS) as page:
-            await page.open(f"{base}?token={guard.token}")
-            await page.at("")
-            yield page, base
-            assert page.errors == []
-    finally:
-        await server.close()
+    async with beside(PageServer(source, guard, load_assets(plots), other).application()) as (page, base):
+        await page.open(f"{base}?token={guard.token}")
+        await page.at("")
+        yield page, base
+        assert page.errors == []
+
+
+@contextlib.asynccontextmanager
+async def beside(application: web.Application) -> AsyncIterator[tuple[Tab, str]]:
+    """Serve a page; yield a tab, and the page's address."""
+    async with TestServer(application) as server, tab(SHOTS) as page:
+        yield page, f"http://127.0.0.1:{server.port}/"
 
 
 async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(recorded: Path):
@@ -464,21 +465,17 @@ async def test_a_search_finds_tasks_outcomes_and_texts_and_leaves_the_keys(recor
 
 async def test_a_new_browser_is_asked_for_the_token_and_keeps_its_link(recorded: Path):
     guard = Guard(frozenset(), 1, tls=False)
-    server = TestServer(PageServer(BundleSource(Bundle(recorded)).read(), guard, load_assets(None)).application())
-    await server.start_server()
-    try:
-        async with tab(SHOTS) as page:
-            await page.open(f"http://127.0.0.1:{server.port}/#/tasks")
-            for token, sign in (("wrong", "document.body.innerText.includes('earlier start')"), (guard.token, "true")):
-                await page.js("document.getElementById('token').focus()")
-                await page.call("Input.insertText", text=token)
-                await page.shot("sign-in")
-                await page.js("document.querySelector('button').click()")
-                await page.until(f"document.readyState === 'complete' && {sign}", "the answer")
-            await page.at("#/tasks")
-            assert await page.js("location.search") == ""
-    finally:
-        await server.close()
+    server = PageServer(BundleSource(Bundle(recorded)).read(), guard, load_assets(None))
+    async with beside(server.application()) as (page, base):
+        await page.open(f"{base}#/tasks")
+        for token, sign in (("wrong", "document.body.innerText.includes('earlier start')"), (guard.token, "true")):
+            await page.js("document.getElementById('token').focus()")
+            await page.call("Input.insertText", text=token)
+            await page.shot("sign-in")
+            await page.js("document.querySelector('button').click()")
+            await page.until(f"document.readyState === 'complete' && {sign}", "the answer")
+        await page.at("#/tasks")
+        assert await page.js("location.search") == ""
 
 
 @pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
@@ -506,39 +503,46 @@ async def test_metrics_are_chosen_from_a_list_smoothed_and_read_at_a_step(record
 
 
 async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: Path):
-    async with opened(recorded) as (page, base):
-        other = TestServer(web.Application())
-        await other.start_server()
-        try:
-            await page.open(f"http://localhost:{other.port}/")
-            assert (
-                await page.js(f"fetch('{base}api/run', {{credentials: 'include'}}).then(() => 'read', () => 'refused')")
-                == "refused"
-            )
-            said = await page.js(
-                f"new Promise((done) => {{ const s = new WebSocket('{base.replace('http', 'ws')}api/live');"
-                " s.onmessage = () => done('read'); s.onerror = () => done('refused') })"
-            )
-            assert said == "refused"
-        finally:
-            await other.close()
+    received: list[str] = []
+
+    async def hear(request: web.Request) -> web.Response:
+        received.append(request.headers.get("Cookie", ""))
+        return web.Response()
+
+    async with opened(recorded) as (page, base), ClientSession() as thief:
+        other = web.Application()
+        other.router.add_get("/", hear)
+        async with TestServer(other) as listener:
+            for host in ("localhost", "127.0.0.1"):
+                await page.open(f"http://{host}:{listener.port}/")
+                sent = f"fetch('{base}api/run', {{credentials: 'include'}}).then(() => 'read', () => 'refused')"
+                assert await page.js(sent) == "refused"
+                said = await page.js(
+                    f"new Promise((done) => {{ const s = new WebSocket('{base.replace('http', 'ws')}api/live');"
+                    " s.onmessage = () => done('read'); s.onerror = () => done('refused') })"
+                )
+                assert said == "refused"
+                assert await page.js("localStorage.length") == 0
+        assert "dart_streams" in received[-1], "the browser sends the page's cookie to other ports"
+        for path, status in (("api/run", 401), ("api/live", 401), ("export/log?topic=actions", 401), ("app.js", 200)):
+            async with thief.get(base + path, headers={"Cookie": received[-1]}) as answer:
+                assert answer.status == status, path
         page.errors.clear()  # the browser says in the console what was refused
 
 
-def start(bundle: Path, file: Path) -> subprocess.Popen[bytes]:
-    """Serve a bundle as a run's supervisor does, and return once the address is written by this start."""
+def start(file: Path, *run: str | Path) -> subprocess.Popen[bytes]:
+    """Serve a run or a bundle as a run's supervisor does, and return once the address is written by this start."""
     before = file.stat().st_mtime_ns if file.exists() else 0
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(bundle), "--port", "0"]
-    command += ["--address-file", str(file)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", *map(str, run), "--port", "0"]
+    process = subprocess.Popen([*command, "--address-file", str(file)], stderr=subprocess.DEVNULL)
     wait_until(lambda: process.poll() or (file.exists() and file.stat().st_mtime_ns != before), "the address", WAIT_S)
     assert process.poll() is None
     return process
 
 
-async def test_a_tab_goes_on_by_itself_when_its_server_is_started_again(recorded, tmp_path):
+async def test_a_tab_of_an_earlier_start_asks_for_the_token(recorded, tmp_path):
     file = tmp_path / "ui.json"
-    process = await asyncio.to_thread(start, recorded, file)
+    process = await asyncio.to_thread(start, file, recorded)
     try:
         async with tab(SHOTS) as page:
             url = json.loads(file.read_bytes())["url"]
@@ -549,9 +553,12 @@ async def test_a_tab_goes_on_by_itself_when_its_server_is_started_again(recorded
             process.wait()
             await page.until("!document.getElementById('away').hidden", "a sentence that says so")
             await page.shot("away")
-            process = await asyncio.to_thread(start, recorded, file)
+            process = await asyncio.to_thread(start, file, recorded)
             assert json.loads(file.read_bytes())["url"] == url, "who has the address need not look for another"
-            await page.until("document.getElementById('away').hidden", "the page again")
+            await page.until(
+                "document.body?.innerText.includes('of an earlier start')", "whoever took the port has nothing"
+            )
+            await page.open(url)
             await page.go("steps")
             await page.until("document.querySelectorAll('td a').length > 0", "the steps, once it has read them")
     finally:

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
@@ -25,7 +24,7 @@ from tests import events
 from tests.integration.page_audit import find_cut_texts, find_violations, needs_axe
 from tests.integration.page_browser import PHONE, SIZE, Tab, tab
 from tests.integration.recorded_run import record, settings
-from tests.page.test_page import SHOTS, TABS, served
+from tests.page.test_page import SHOTS, TABS, beside, served
 
 WIDE = (1920, 1080)
 LONG = "miniwob/click-checkboxes-transfer-of-a-long-name#12345"
@@ -127,16 +126,11 @@ async def test_axe_finds_nothing_in_the_report_in_light_and_dark(source: BundleS
 
 async def find_in_both_themes(application: web.Application, query: str = "") -> list[str]:
     """Return what axe-core finds on the first page of a server, in light and dark."""
-    server = TestServer(application)
-    await server.start_server()
-    try:
-        async with tab(SHOTS) as page:
-            await page.open(f"http://127.0.0.1:{server.port}/{query}")
-            found = await find_violations(page)
-            await page.dark()
-            return found + await find_violations(page)
-    finally:
-        await server.close()
+    async with beside(application) as (page, base):
+        await page.open(base + query)
+        found = await find_violations(page)
+        await page.dark()
+        return found + await find_violations(page)
 
 
 @needs_axe

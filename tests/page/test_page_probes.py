@@ -22,13 +22,9 @@ BUNDLE = Path(__file__).parents[1] / "unit/golden/bundle.v1.dart"
 async def served() -> AsyncIterator[tuple[ClientSession, dict[str, str], BundleSource]]:
     """Yield a client without cookies, the header with the token, and the page's source."""
     guard, source = Guard(frozenset(), 1, tls=False), BundleSource(Bundle(BUNDLE))
-    server = TestServer(PageServer(source, guard, load_assets(None)).application())
-    await server.start_server()
-    try:
-        async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
-            yield client, {"Authorization": f"Bearer {guard.token}"}, source
-    finally:
-        await server.close()
+    application = PageServer(source, guard, load_assets(None)).application()
+    async with TestServer(application) as server, ClientSession(f"http://127.0.0.1:{server.port}") as client:
+        yield client, {"Authorization": f"Bearer {guard.token}"}, source
 
 
 @pytest.mark.parametrize("headers", [{}, {"Host": "10.1.2.3:8765"}, {"Origin": "https://other.example"}])

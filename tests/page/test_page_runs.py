@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import subprocess
 import sys
 import urllib.request
 import uuid
@@ -29,7 +28,7 @@ from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.command_line import invoke
 from tests.integration.page_browser import Tab, tab
 from tests.integration.recorded_run import record, settings
-from tests.page.test_page import SHOTS
+from tests.page.test_page import SHOTS, start
 from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(1800)
@@ -105,18 +104,9 @@ class ServedPage(NamedTuple):
         await self.tab.until(f"document.getElementById('run')?.innerText === {json.dumps(name)}", name)
 
 
-def start(runs: Runs, name: str, file: Path) -> subprocess.Popen[bytes]:
-    """Serve a run as a process; return it once the address is written."""
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", name, "--state", str(runs.state), "--port", "0"]
-    process = subprocess.Popen([*command, "--address-file", str(file)], stderr=subprocess.DEVNULL)
-    wait_until(lambda: process.poll() is not None or file.exists(), "the address")
-    assert process.poll() is None
-    return process
-
-
 @contextlib.asynccontextmanager
 async def served(runs: Runs, name: str, folder: Path) -> AsyncIterator[ServedPage]:
-    process = await asyncio.to_thread(start, runs, name, folder / "ui.json")
+    process = await asyncio.to_thread(start, folder / "ui.json", name, "--state", runs.state)
     try:
         address = json.loads((folder / "ui.json").read_bytes())
         async with tab(SHOTS) as page:

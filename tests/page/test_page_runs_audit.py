@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import TestServer
 
 from dart_streams.console.launch.folder_catalog import FolderCatalog
 from dart_streams.console.runs.bundle import Bundle
@@ -13,8 +12,8 @@ from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
 from tests.integration.page_audit import find_cut_texts, find_violations, needs_axe
-from tests.integration.page_browser import PHONE, SIZE, tab
-from tests.page.test_page import SHOTS
+from tests.integration.page_browser import PHONE, SIZE
+from tests.page.test_page import beside
 
 GOLDEN = Path(__file__).parents[1] / "unit/golden/bundle.v1.dart"
 NAMES = ("a.dart", "runs/a-bundle-of-a-rather-long-name-that-somebody-chose.dart", "runs/b.dart")
@@ -38,22 +37,16 @@ async def test_the_list_fits_and_axe_finds_nothing(state: Path):
     source = BundleSource(Bundle(state / NAMES[0])).read()
     guard = Guard(frozenset(), 1, tls=False)
     page_server = PageServer(source, guard, load_assets(None), catalog=FolderCatalog(state, source))
-    server = TestServer(page_server.application())
-    await server.start_server()
     found = []
-    try:
-        async with tab(SHOTS) as page:
-            base = f"http://127.0.0.1:{server.port}/"
-            await page.open(f"{base}?token={guard.token}")
-            await page.open(f"{base}?run=runs%2Fb.dart&against={NAMES[1]}#/runs?export={NAMES[1]}")
-            for name, size, dark in SIZES:
-                await page.resize(*size, phone=size == PHONE)
-                await page.dark(dark)
-                await page.until("document.querySelectorAll('tbody tr').length === 4", "the list")
-                problems = [*await find_cut_texts(page), *await find_violations(page)]
-                found += [f"{name}: {one}" for one in problems]
-                await page.shot(f"runs-list-{name}")
-            assert page.errors == []
-    finally:
-        await server.close()
+    async with beside(page_server.application()) as (page, base):
+        await page.open(f"{base}?token={guard.token}")
+        await page.open(f"{base}?run=runs%2Fb.dart&against={NAMES[1]}#/runs?export={NAMES[1]}")
+        for name, size, dark in SIZES:
+            await page.resize(*size, phone=size == PHONE)
+            await page.dark(dark)
+            await page.until("document.querySelectorAll('tbody tr').length === 4", "the list")
+            problems = [*await find_cut_texts(page), *await find_violations(page)]
+            found += [f"{name}: {one}" for one in problems]
+            await page.shot(f"runs-list-{name}")
+        assert page.errors == []
     assert found == []

@@ -5,8 +5,8 @@ import hashlib
 import time
 
 import psutil
-from aiohttp.test_utils import TestServer
 
+from dart_streams.background import run_beside
 from dart_streams.clock import now_ms
 from dart_streams.config import parse
 from dart_streams.console.runs.run_folder import PhaseLog
@@ -16,8 +16,7 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PUSH_S, PageServer
 from dart_streams.console.views.page.source import Progress
-from tests.integration.page_browser import tab
-from tests.page.test_page import SHOTS
+from tests.page.test_page import SHOTS, beside
 from topics.values import BlobRef
 from workers.env.backends.simulated import draw_picture
 
@@ -26,7 +25,7 @@ STEPS_PER_S = 333
 WATCHED_S = 20.0
 LENGTH = 8
 COUNTING = """void (window.seen = {messages: 0, long: 0},
-window.watched = new WebSocket(`ws://${location.host}/api/live?watch=wall`),
+window.watched = new WebSocket(`ws://${location.host}/api/live?watch=wall&csrf=${localStorage["dart_streams csrf"]}`),
 watched.onmessage = () => seen.messages++,
 new PerformanceObserver((list) => list.getEntries().forEach((e) => seen.long = Math.max(seen.long, e.duration)))
   .observe({entryTypes: ["longtask"]}))"""
@@ -86,37 +85,30 @@ class MadeUpRun:
 async def test_a_thousand_slots_stay_smooth():
     source = MadeUpRun()
     guard = Guard(frozenset(), 1, tls=False)
-    server = TestServer(PageServer(source, guard, load_assets(None)).application())  # type: ignore[arg-type]
-    await server.start_server()
-    running = asyncio.create_task(source.run())
-    try:
-        async with tab(SHOTS) as page:
-            await page.open(f"http://127.0.0.1:{server.port}/?token={guard.token}")
-            await page.at("")
-            await page.until("document.querySelector('canvas.carpet')?.height > 100", "the carpet")
-            counted = time.monotonic()
-            await page.js(COUNTING)
-            before = await heap(page)
-            began, cpu, count, resident = time.monotonic(), time.process_time(), source.count, resident_mb()
-            await asyncio.sleep(WATCHED_S)  # what is measured is a span of time
-            watched_s, spent_s = time.monotonic() - began, time.process_time() - cpu
-            steps, held_mb, after = source.count - count, resident_mb() - resident, await heap(page)
-            seen, counted_s = await page.js("window.seen"), time.monotonic() - counted
-            box = await page.js("document.querySelector('canvas.carpet').getBoundingClientRect().toJSON()")
-            for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-                where = {"x": box["x"] + 50, "y": box["y"] + 9, "button": "none" if kind == "mouseMoved" else "left"}
-                await page.call("Input.dispatchMouseEvent", type=kind, clickCount=1, **where)
-                if kind == "mouseMoved":
-                    await page.until(
-                        "document.querySelector('.peek img')?.naturalWidth === 160", "the screen under the pointer"
-                    )
-                    await page.shot("slots-1000")
-            await page.until("location.hash.startsWith('#/trajectory')", "the slot that was clicked")
-            page.errors.clear()  # a made-up run has no steps in a store
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server.close()
+    application = PageServer(source, guard, load_assets(None)).application()  # type: ignore[arg-type]
+    async with run_beside(source.run()), beside(application) as (page, base):
+        await page.open(f"{base}?token={guard.token}")
+        await page.at("")
+        await page.until("document.querySelector('canvas.carpet')?.height > 100", "the carpet")
+        counted = time.monotonic()
+        await page.js(COUNTING)
+        before = await heap(page)
+        began, cpu, count, resident = time.monotonic(), time.process_time(), source.count, resident_mb()
+        await asyncio.sleep(WATCHED_S)  # what is measured is a span of time
+        watched_s, spent_s = time.monotonic() - began, time.process_time() - cpu
+        steps, held_mb, after = source.count - count, resident_mb() - resident, await heap(page)
+        seen, counted_s = await page.js("window.seen"), time.monotonic() - counted
+        box = await page.js("document.querySelector('canvas.carpet').getBoundingClientRect().toJSON()")
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            where = {"x": box["x"] + 50, "y": box["y"] + 9, "button": "none" if kind == "mouseMoved" else "left"}
+            await page.call("Input.dispatchMouseEvent", type=kind, clickCount=1, **where)
+            if kind == "mouseMoved":
+                await page.until(
+                    "document.querySelector('.peek img')?.naturalWidth === 160", "the screen under the pointer"
+                )
+                await page.shot("slots-1000")
+        await page.until("location.hash.startsWith('#/trajectory')", "the slot that was clicked")
+        page.errors.clear()  # a made-up run has no steps in a store
     figures = (
         f"heap {before:.1f} to {after:.1f} MB, {seen}, {spent_s:.2f} s of CPU and {held_mb:.1f} MB more in the server "
         f"for two sockets and {steps} steps in {watched_s:.0f} s"

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from dart_streams.config import Config
 from dart_streams.connection.auth import read_secret
-from dart_streams.connection.http_bounds import serve_bounded
+from dart_streams.http_bounds import serve_bounded
 from workers.desktop_server.gateway import Gateway
 from workers.desktop_server.leases import TOKEN_BYTES
 from workers.desktop_server.ports import GUEST_PORTS, PortForwarder

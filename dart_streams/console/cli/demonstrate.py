@@ -53,8 +53,7 @@ def demonstrate(
     listener = ui.open_listener(HOST, port, page_address.PageAddress(url="", address="", token=""), any_free=port == 0)
     number = listener.getsockname()[1]
     guard = Guard(frozenset([HOST]), number, tls=False)
-    base = f"http://{HOST}:{number}/"
-    address = page_address.PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
+    address = ui.address_of(guard, f"http://{HOST}:{number}/", (True, True))
 
     def announce() -> None:
         if as_json:
@@ -91,8 +90,8 @@ async def serve(
     make: Callable[[], PersonClient], guard: Guard, listener: socket.socket, announce: Callable[[], None]
 ) -> None:
     """Connect, announce the page and serve it until SIGTERM or Ctrl-C; raise the error that ends the connection."""
-    from dart_streams.connection.http_bounds import serve_bounded
     from dart_streams.console.views.play.play_server import PlayServer, load_play_files
+    from dart_streams.http_bounds import serve_bounded
     from workers.runtime import lifecycle
 
     stop = lifecycle.stop_on_signals()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_json: bool) -> None:
     """Fine-tune the model of a configuration on ``data``; ``output`` is the directory to make."""
+    from dart_streams.episodes import context
     from dart_streams.policy import cpu_features, recipe
 
     settings, output = read_config(config), output.absolute()
@@ -30,7 +31,8 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
     log_to_stderr()
     model = recipe.model_folder(settings)
     cpu_features.limit_isa(settings.trainer.dtype, Path(settings.run.state_dir))
-    refuse_context(settings, model)
+    if refusal := context.context_refusal(model, settings, context.most_steps(settings)):
+        raise UserError(refusal)
     prepared = prepare(settings, model, data, output, strict)
     note(f"{prepared.trajectories} trajectories with {prepared.answers} answers, {len(prepared.unusable)} left out")
     train(settings, model, data, output, prepared, as_json)
@@ -66,14 +68,6 @@ def limits_of(settings: Config, model: Path) -> AnswerLimits:
 
     renderer = renderer_of(model, settings.policy)
     return AnswerLimits(lambda text: len(renderer.answer_tokens(text)), renderer.expansion)
-
-
-def refuse_context(settings: Config, model: Path) -> None:
-    """Raise :class:`UserError` if the configuration's longest prompt exceeds the model's context, as a run does."""
-    from dart_streams.episodes import context
-
-    if refusal := context.context_refusal(model, settings, context.most_steps(settings)):
-        raise UserError(refusal)
 
 
 def task_set(settings: Config) -> TaskSet:

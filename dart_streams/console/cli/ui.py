@@ -94,13 +94,18 @@ def serve_page(
     as_json: AsJson = False,
 ) -> None:
     """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads, unless with --feedback."""
+    from dart_streams.console.cli.feedback import author_name
+    from dart_streams.console.launch.folder_catalog import FolderCatalog
+    from dart_streams.console.views.page.feedback_intake import FeedbackIntake
     from dart_streams.console.views.page.guard import Guard, WriteRight
     from dart_streams.telemetry import setup
 
     log_to_stderr()
     source = source_of(name, state, config)
     other = source_of(against, state, None) if against else None
-    intake = open_intake(source, export) if takes_feedback else None
+    if takes_feedback and export is not None:
+        raise UserError("--export writes a page that only reads: leave --feedback out")
+    intake = FeedbackIntake(source, author_name("")) if takes_feedback else None
     if export is not None:
         asyncio.run(write_file(source, other, export))
         return show_json({"file": str(export)}) if as_json else note(f"open {export}")
@@ -118,7 +123,8 @@ def serve_page(
     announce(address, address_file, as_json=as_json)
     os.nice(NICENESS)
     setup.start_logs("ui")
-    catalog = None if alone else open_catalog(state, config, source, other)
+    folder = Path(source.config.run.state_dir) if config is not None else state
+    catalog = None if alone else FolderCatalog(folder, source, *([other] if other is not None else []))
     asyncio.run(serve(source, other, guard, listener, tls, intake, catalog))
 
 
@@ -143,14 +149,6 @@ def source_of(name: str, state: Path, config: Path | None) -> RunSource:
         return LiveSource(settings, folder)
     found = find_run(name, state)
     return LiveSource(found.config(), found)
-
-
-def open_catalog(state: Path, config: Path | None, source: RunSource, other: RunSource | None) -> RunCatalog:
-    """Return the catalog of a state folder, that of the deployment's configuration if there is one."""
-    from dart_streams.console.launch.folder_catalog import FolderCatalog
-
-    folder = Path(source.config.run.state_dir) if config is not None else state
-    return FolderCatalog(folder, source, *([other] if other is not None else []))
 
 
 def tls_context(
@@ -200,33 +198,18 @@ def open_listener(host: str, port: int, before: PageAddress, *, any_free: bool) 
     raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with {other}")
 
 
-def open_intake(source: RunSource, export: Path | None) -> FeedbackIntake:
-    """Return the intake for feedback on a run; raise UserError for one that takes none, and for a file."""
-    from dart_streams.console.cli.feedback import author_name
-    from dart_streams.console.views.page.feedback_intake import FeedbackIntake
-
-    if export is not None:
-        raise UserError("--export writes a page that only reads: leave --feedback out")
-    return FeedbackIntake(source, author_name(""))
-
-
 def address_of(guard: Guard, base: str, shown: tuple[bool, bool]) -> PageAddress:
     """Return the addresses to read and to give feedback, each with its token if that is ``shown``.
 
     Raises UserError if both have the same token.
     """
-    right = guard.right
-    if right is None:
-        return PageAddress(url=f"{base}?token={guard.token}" if shown[0] else base, address=base, token=guard.token)
+    url = f"{base}?token={guard.token}" if shown[0] else base
+    if (right := guard.right) is None:
+        return PageAddress(url=url, address=base, token=guard.token)
     if right.token == guard.token:
         raise UserError("--feedback-token-file has the token of the page that only reads: give it another one")
-    return PageAddress(
-        url=f"{base}?token={guard.token}" if shown[0] else base,
-        address=base,
-        token=guard.token,
-        feedback_url=f"{base}?token={right.token}" if shown[1] else base,
-        feedback_token=right.token,
-    )
+    writes = f"{base}?token={right.token}" if shown[1] else base
+    return PageAddress(url=url, address=base, token=guard.token, feedback_url=writes, feedback_token=right.token)
 
 
 async def serve(
@@ -239,11 +222,11 @@ async def serve(
     catalog: RunCatalog | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; raise the error that ends a source."""
-    from dart_streams.connection.http_bounds import serve_bounded
     from dart_streams.console.launch.services import jars
     from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
     from dart_streams.console.views.page.server import PageServer
     from dart_streams.console.views.page.take_over_route import load_take_over_files
+    from dart_streams.http_bounds import serve_bounded
     from dart_streams.telemetry.health_server import answering_probes
     from dart_streams.telemetry.process_health import ProcessHealth
     from workers.runtime import lifecycle

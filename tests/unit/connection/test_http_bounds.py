@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import ClientSession, web
 
-from dart_streams.connection.http_bounds import ConnectionBounds, serve_bounded
+from dart_streams.http_bounds import ConnectionBounds, serve_bounded
 from dart_streams.telemetry.setup import MAX_MESSAGES, RateLimitFilter
 
 WAIT_S = 60.0

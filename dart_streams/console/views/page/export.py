@@ -8,7 +8,6 @@ import asyncio
 import base64
 import contextlib
 import gzip
-import hashlib
 import html
 import json
 import math
@@ -24,6 +23,7 @@ from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.columns import Packer, format_figure, shorten
 from dart_streams.console.views.page.episodes import TrajectoryView
 from dart_streams.console.views.page.report_view import ReportView
+from dart_streams.console.views.page.sign_in import hash_of
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.time_curves import TimeView
 from dart_streams.console.views.page.training import MetricCurves, TrainStepView
@@ -197,8 +197,9 @@ def render(files: Mapping[str, Asset], archive: Archive, run: str) -> str:
     inlined = Inlined(files)
     text = LINKED.sub(inlined.replace_tag, files["/"].data.decode())
     opener = inlined.element("script", files[OPENER].data.decode())
+    scripts, styles = (" ".join(inlined.hashes[kind]) for kind in ("script", "style"))
     policy = (
-        f"default-src 'none'; script-src {inlined.sources('script')} data:; style-src {inlined.sources('style')}; "
+        f"default-src 'none'; script-src {scripts} data:; style-src {styles}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta charset="utf-8">\n  <meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -233,16 +234,12 @@ def compress(value: Any) -> str:
 
 
 class Inlined:
-    """Inlines styles in place of their tags, collects the scripts, and keeps the digests of both."""
+    """Inlines styles in place of their tags, collects the scripts, and keeps the hashes of both."""
 
     def __init__(self, files: Mapping[str, Asset]) -> None:
         self.files = files
-        self.digests: dict[str, list[str]] = {"script": [], "style": []}
+        self.hashes: dict[str, list[str]] = {"script": [], "style": []}
         self.scripts: list[tuple[str, str]] = []
-
-    def sources(self, kind: str) -> str:
-        """Return the allowed sources of a kind for the content security policy."""
-        return " ".join(f"'sha256-{digest}'" for digest in self.digests[kind])
 
     def replace_tag(self, tag: re.Match[str]) -> str:
         """Return the replacement of a tag that refers to a file."""
@@ -263,16 +260,12 @@ class Inlined:
     def add_script(self, kind: str, text: str) -> None:
         """Collect and allow a script, which the opener starts."""
         self.scripts.append((kind, text))
-        self.allow("script", text)
-
-    def allow(self, kind: str, text: str) -> None:
-        """Allow a text in the content security policy."""
-        self.digests[kind].append(base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
+        self.hashes["script"].append(hash_of(text))
 
     def element(self, name: str, text: str) -> str:
         """Return an allowed element with its text."""
         assert f"</{name}" not in text.lower()
-        self.allow(name, text)
+        self.hashes[name].append(hash_of(text))
         return f"<{name}>{text}</{name}>"
 
 

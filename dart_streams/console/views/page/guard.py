@@ -4,22 +4,25 @@ Hosts, origins and methods are allow-lists. DNS rebinding can bring another site
 header must name this server. The page only reads, unless it was started with a :class:`WriteRight`.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from dart_streams.config.connections import is_loopback
 from dart_streams.connection.auth import derive_token, is_same_token
-from dart_streams.console.views.page.sign_in import POLICY, UNKNOWN, WRONG, sign_in_page
+from dart_streams.console.views.page.sign_in import AGAIN, POLICY, UNKNOWN, WRONG, opening_page, sign_in_page
 
 METHODS = frozenset({"GET", "HEAD"})
 WRITTEN = "/api/feedback"
 """The one path that takes a body, with POST."""
 CSRF = "X-Dart-Csrf"
-"""The header that proves that a script of this page sends a request: no form and no other page can set it."""
+"""The header with the proof that a script of this page sends a request: no form and no other page can set it."""
+FILES = re.compile(r"/((vendor/)?[\w.-]+\.(html|js|css|svg))?|/screenshot/[^/]*")
+"""What the cookie alone opens: the page's own files, and screenshots, whose names only answers to a proof have."""
 HEALTH = "/healthz"
 """The only path without a token and a check of the host: probes name an address, and its answer says nothing."""
 KEPT = ("run", "against")
@@ -33,38 +36,54 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
+HTTPS_ONLY = "max-age=31536000"
+"""Behind a proxy: a browser that has opened the page once asks for it with TLS only."""
 REFUSED_ADDRESS = (
     "this address is not one of the page's own: open the one that dart-streams printed, or allow it with --allow-host"
 )
 
 
-class WriteRight:
-    """The right to give feedback: a token, and a cookie and a proof of the page that are derived from it one way."""
+class Access:
+    """What a token is exchanged for: a cookie, and a proof that a page's script sends beside it.
 
-    def __init__(self, port: int, token: str = "") -> None:
+    Browsers send cookies to every port of a host. What a page has stored is of its own port alone, so a listener on
+    another port never gets the proof.
+    """
+
+    def __init__(self, cookie: str, token: str = "") -> None:
         self.token = token or secrets.token_urlsafe(24)
-        self.session = derive_token(self.token, "feedback session")
-        self.csrf = derive_token(self.token, "feedback csrf")
-        self.cookie = f"dart_streams_feedback_{port}"
+        self.cookie = cookie
+        self.start = secrets.token_urlsafe(24)
+        self.csrf = derive_token(self.token, "csrf")
+
+    def session(self, request: web.Request) -> str:
+        """Return the cookie's value. On loopback it is of this start: later, somebody else may have taken the port."""
+        place = host_of(request)
+        return derive_token(self.token, f"session at {self.start if is_loopback(place) else place}")
 
     def knows(self, request: web.Request) -> bool:
-        """Return whether a request has the right's cookie, or its token as bearer."""
-        return has_secret(request, self.cookie, self.session, self.token)
+        """Return whether a request has the token as its bearer (for scripts), or the cookie with its proof."""
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if is_same_token(bearer, self.token):
+            return True
+        if not is_same_token(request.cookies.get(self.cookie, ""), self.session(request)):
+            return False
+        # WebSockets and downloads have no headers of their own.
+        proof = request.headers.get(CSRF, request.query.get("csrf", ""))
+        return FILES.fullmatch(request.path) is not None or is_same_token(proof, self.csrf)
 
-    def refusal(self, request: web.Request) -> web.Response | None:
-        """Return the refusal of a request to write that this page did not send; None for one of this page."""
-        if request.headers.get("Origin") is None:
-            return web.Response(status=403, text="feedback needs its page's Origin")
-        if not is_same_token(request.headers.get(CSRF, ""), self.csrf):
-            return web.Response(status=403, text="this tab is of an earlier start of the page: load it again")
-        if request.content_type != "application/json":
-            return web.Response(status=415, text="feedback is sent as application/json")
-        return None
+
+class WriteRight(Access):
+    """The right to give feedback."""
+
+    def __init__(self, port: int, token: str = "") -> None:
+        super().__init__(f"dart_streams_feedback_{port}", token)
 
 
 class Guard:
-    """The check. ``token`` opens the page and is exchanged for a cookie that is derived from it one way.
+    """The check. A ``token`` opens the page to read.
 
     ``behind_proxy``: a proxy may end TLS, so that browsers name an https origin while this server has none. With
     ``right`` some viewers may give feedback; its token opens the page too.
@@ -80,14 +99,14 @@ class Guard:
         behind_proxy: bool = False,
         right: WriteRight | None = None,
     ) -> None:
+        self.reading = Access(f"dart_streams_{port}", token)
+        self.token = self.reading.token
         self.right = right
+        self.accesses = [self.reading, *([right] if right is not None else [])]
         self.hosts = hosts
         self.tls = tls
+        self.behind_proxy = behind_proxy
         self.schemes = {"https"} if tls else {"http", "https"} if behind_proxy else {"http"}
-        self.token = token or secrets.token_urlsafe(24)
-        self.session = derive_token(self.token, "session")
-        # Browsers share cookies between the ports of a host, so the name has the port.
-        self.cookie = f"dart_streams_{port}"
 
     def middleware(self) -> Middleware:
         """Return the check as aiohttp's middleware."""
@@ -98,21 +117,28 @@ class Guard:
                 return add_headers(web.Response(text="ok\n"))
             if (refused := self.refusal(request)) is not None:
                 return refuse(refused)
-            if (given := request.query.get("token")) is not None and request.path == "/":
-                return self.exchange(given, kept_query(request))
-            if not self.knows(request) and request.path == "/":
-                return ask_for_token(UNKNOWN, kept_query(request))
-            if not self.knows(request):
-                text = "open the address that dart-streams printed: it carries the token, which is new at each start"
-                return refuse(web.Response(status=401, text=text))
-            if request.method not in METHODS and (refused := self.refused_writing(request)) is not None:
-                return refuse(refused)
-            try:
-                return add_headers(await handler(request))
-            except web.HTTPException as error:
-                return add_headers(web.Response(status=error.status, text=error.text))
+            response = await self.answer(request, handler)
+            if self.behind_proxy and not is_loopback(host_of(request)) and not response.prepared:
+                response.headers["Strict-Transport-Security"] = HTTPS_ONLY
+            return response
 
         return check
+
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer an allowed request: sign in, ask for the token, or pass a viewer's request on."""
+        if (given := request.query.get("token")) is not None and request.path == "/":
+            return self.exchange(request, given)
+        if not (known := any(access.knows(request) for access in self.accesses)) and request.path == "/":
+            return ask_for_token(UNKNOWN, kept_query(request))
+        if not known:
+            text = "open the address that dart-streams printed: it carries the token, which is new at each start"
+            return refuse(web.Response(status=401, text=text))
+        if request.method not in METHODS and (refused := self.refused_writing(request)) is not None:
+            return refuse(refused)
+        try:
+            return add_headers(await handler(request))
+        except web.HTTPException as error:
+            return add_headers(web.Response(status=error.status, text=error.text))
 
     def refusal(self, request: web.Request) -> web.Response | None:
         """Return the refusal of a request that does not come from this page; None for an allowed one."""
@@ -136,7 +162,11 @@ class Guard:
         if self.right is None or not self.right.knows(request):
             text = "this address only reads: open the one for feedback that dart-streams ui --feedback printed"
             return web.Response(status=403, text=text)
-        return self.right.refusal(request)
+        if request.headers.get("Origin") is None:
+            return web.Response(status=403, text="feedback needs its page's Origin")
+        if request.content_type != "application/json":
+            return web.Response(status=415, text="feedback is sent as application/json")
+        return None
 
     def allows(self, host: str) -> bool:
         """Return whether a Host header names this server; its port is ignored."""
@@ -148,34 +178,25 @@ class Guard:
             return False
         return parts.username is None and parts.path == "" and (is_loopback(name) or name in self.hosts)
 
-    def knows(self, request: web.Request) -> bool:
-        """Return whether a request has the cookie, or the token as its bearer (for scripts)."""
-        return has_secret(request, self.cookie, self.session, self.token) or self.may_write(request)
-
-    def may_write(self, request: web.Request) -> bool:
-        """Return whether a request is of a viewer who may give feedback."""
-        return self.right is not None and self.right.knows(request)
-
-    def exchange(self, given: str, kept: Mapping[str, str]) -> web.StreamResponse:
-        """Answer a token in the address with its cookie and a redirect that keeps the rest of the query.
+    def exchange(self, request: web.Request, given: str) -> web.StreamResponse:
+        """Answer a token in the address with its cookie, and a page that keeps its proof and opens the run's page.
 
         For another token, ask for the right one.
         """
-        if is_same_token(given, self.token):
-            name, session = self.cookie, self.session
-        elif self.right is not None and is_same_token(given, self.right.token):
-            name, session = self.right.cookie, self.right.session
-        else:
-            return ask_for_token(WRONG, kept)
-        response = web.Response(status=303, headers={"Location": f"/?{urlencode(kept)}" if kept else "/"})
-        response.set_cookie(name, session, httponly=True, samesite="Strict", secure=self.tls, path="/")
-        return add_headers(response)
+        for access in self.accesses:
+            if is_same_token(given, access.token):
+                text, policy = opening_page(access.csrf, kept_query(request))
+                response = page_response(text, policy)
+                secure = self.tls or (self.behind_proxy and not is_loopback(host_of(request)))
+                session = access.session(request)
+                response.set_cookie(access.cookie, session, httponly=True, samesite="Strict", secure=secure, path="/")
+                return response
+        return ask_for_token(WRONG if given else AGAIN, kept_query(request))
 
 
-def has_secret(request: web.Request, cookie: str, session: str, token: str) -> bool:
-    """Return whether a request has a cookie's session, or a token as its bearer."""
-    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return is_same_token(request.cookies.get(cookie, ""), session) or is_same_token(bearer, token)
+def host_of(request: web.Request) -> str:
+    """Return the name by which an allowed request reached this server."""
+    return urlsplit(f"//{request.host}").hostname or ""
 
 
 def kept_query(request: web.Request) -> dict[str, str]:
@@ -185,10 +206,15 @@ def kept_query(request: web.Request) -> dict[str, str]:
 
 def ask_for_token(reason: str, kept: Mapping[str, str]) -> web.StreamResponse:
     """Return the page that asks for the token, with status 401."""
-    response = web.Response(status=401, text=sign_in_page(reason, kept), content_type="text/html")
-    refused = refuse(response)
-    refused.headers["Content-Security-Policy"] = POLICY
-    return refused
+    return refuse(page_response(sign_in_page(reason, kept), POLICY, status=401))
+
+
+def page_response(text: str, policy: str, status: int = 200) -> web.Response:
+    """Return a page of its own, with its content security policy."""
+    response = web.Response(status=status, text=text, content_type="text/html")
+    add_headers(response)
+    response.headers["Content-Security-Policy"] = policy
+    return response
 
 
 def refuse(response: web.Response) -> web.StreamResponse:
@@ -198,8 +224,8 @@ def refuse(response: web.Response) -> web.StreamResponse:
 
 
 def add_headers(response: web.StreamResponse) -> web.StreamResponse:
-    """Add the security headers, unless the response has begun (a WebSocket's)."""
+    """Add the security headers that a response does not have yet, unless it has begun (a WebSocket's)."""
     if not response.prepared:
-        response.headers.update(HEADERS)
-        response.headers.setdefault("Cache-Control", "no-store")
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
     return response

@@ -6,7 +6,7 @@ A further run closes the least recently asked for, with its consumer and session
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -52,21 +52,21 @@ class OpenRun:
 
 
 class ShownRuns(NamedTuple):
-    """The run of a request, the one that it is compared with, and their views."""
+    """The run of a request, with the one that it is compared with, and their views."""
 
     run: OpenRun
-    against: OpenRun | None
+    runs: list[OpenRun]
     views: PageViews
 
     @property
     def sources(self) -> list[RunSource]:
         """Their sources, the shown one first."""
-        return [self.run.source, *([self.against.source] if self.against is not None else [])]
+        return [run.source for run in self.runs]
 
     @property
     def gone(self) -> str:
         """The reason why they are closed; empty while they are open."""
-        return self.run.gone or (self.against.gone if self.against is not None else "")
+        return next((run.gone for run in self.runs if run.gone), "")
 
     @property
     def is_read(self) -> bool:
@@ -80,9 +80,8 @@ class ShownRuns(NamedTuple):
 
     async def wait_read(self) -> None:
         """Wait until runs that were just opened are read, so that their first view has all records if they are few."""
-        runs = [self.run, *([self.against] if self.against is not None else [])]
         while True:
-            if not any(run.is_fresh for run in runs):
+            if not any(run.is_fresh for run in self.runs):
                 return
             await asyncio.sleep(POLL_S)
 
@@ -90,19 +89,14 @@ class ShownRuns(NamedTuple):
 class RunPool:
     """Opens runs of a catalog by the parameters ``run`` and ``against`` of requests."""
 
-    def __init__(self, source: RunSource, other: RunSource | None, catalog: RunCatalog) -> None:
+    def __init__(self, own: Sequence[RunSource], catalog: RunCatalog) -> None:
         self.catalog = catalog
-        self.first = OpenRun(catalog.id_of(source), source)
-        self.other = OpenRun(catalog.id_of(other), other) if other is not None else None
+        self.own = [OpenRun(catalog.id_of(source), source) for source in own]
+        self.first = self.own[0]
         self.beside: dict[str, OpenRun] = {}
         self._turns = itertools.count(1)
-        self._views: dict[tuple[str, str], PageViews] = {}
+        self._views: dict[tuple[str, ...], PageViews] = {}
         self._closing: set[asyncio.Task[None]] = set()
-
-    @property
-    def own(self) -> list[OpenRun]:
-        """The runs that the page was started for."""
-        return [self.first, *([self.other] if self.other is not None else [])]
 
     def is_first(self, query: Query) -> bool:
         """Return whether a request is of the run that the page was started for."""
@@ -112,18 +106,18 @@ class RunPool:
     def use(self, query: Query) -> Iterator[ShownRuns]:
         """Yield the runs of a request, which stay open meanwhile; raise UserError for one that can't be opened."""
         run = self._get(query["run"]) if query.get("run") else self.first
-        against = self._get(query["against"]) if query.get("against") else self.other if run is self.first else None
-        against = against if against is not run else None
-        used = [run, *([against] if against is not None else [])]
-        key = run.id, against.id if against is not None else ""
+        own = self.own[1:] if run is self.first else []
+        against = [self._get(query["against"])] if query.get("against") else own
+        runs = [run, *(one for one in against if one is not run)]
+        key = tuple(one.id for one in runs)
         if key not in self._views:
-            self._views[key] = PageViews(run.source, against.source if against is not None else None)
-        for one in used:
+            self._views[key] = PageViews(*(one.source for one in runs))
+        for one in runs:
             one.users += 1
         try:
-            yield ShownRuns(run, against, self._views[key])
+            yield ShownRuns(run, runs, self._views[key])
         finally:
-            for one in used:
+            for one in runs:
                 one.users -= 1
                 if not one.users:
                     one.unused.set()

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,7 +67,7 @@ class PageServer:
         self.guard = guard
         self.files = files
         own = [source, *([other] if other is not None else [])]
-        self.pool = RunPool(source, other, catalog or OwnRuns(*own))
+        self.pool = RunPool(own, catalog or OwnRuns(*own))
         self.exports = RunExports(files)
         self.metrics = PageMetrics()
 
@@ -137,11 +137,11 @@ class PageServer:
         return web.FileResponse(made.file, headers=headers)
 
     async def rights(self, request: web.Request) -> web.Response:
-        """Answer with what this viewer may do; ``csrf`` proves in a later request that this page sends it."""
+        """Answer with what this viewer may do."""
         right = self.guard.right
         if self.intake is None or right is None or not right.knows(request) or not self.pool.is_first(request.query):
             return web.json_response({"feedback": False})
-        return web.json_response({"feedback": True, "csrf": right.csrf, "author": self.intake.author})
+        return web.json_response({"feedback": True, "author": self.intake.author})
 
     async def take(self, request: web.Request) -> web.Response:
         """Publish a viewer's feedback; the guard has checked the right to."""
@@ -166,20 +166,17 @@ class PageServer:
         name = request.match_info["name"]
         with self.pool.use(request.query) as shown:
             shown.note_viewer()
-            return await self.send_lines(request, name, await shown.views.lines(name, request.query))
-
-    async def send_lines(self, request: web.Request, name: str, parts: Iterator[bytes]) -> web.StreamResponse:
-        """Send lines as a download."""
-        headers = {
-            "Content-Disposition": f'attachment; filename="{name}.jsonl"',
-            "Content-Type": "application/x-ndjson",
-        }
-        response = add_headers(web.StreamResponse(headers=headers))
-        await response.prepare(request)
-        for part in parts if request.method == "GET" else ():
-            await response.write(part)
-        await response.write_eof()
-        return response
+            parts = await shown.views.lines(name, request.query)
+            headers = {
+                "Content-Disposition": f'attachment; filename="{name}.jsonl"',
+                "Content-Type": "application/x-ndjson",
+            }
+            response = add_headers(web.StreamResponse(headers=headers))
+            await response.prepare(request)
+            for part in parts if request.method == "GET" else ():
+                await response.write(part)
+            await response.write_eof()
+            return response
 
     async def screenshot(self, request: web.Request) -> web.Response:
         """Answer with a screenshot of either run; the content of a digest never changes."""

@@ -1,12 +1,8 @@
 """The page's route of a person who takes over a running rollout: who may, what is refused in words, and its files."""
 
-import asyncio
-from typing import Any
-
 from aiohttp import WSCloseCode, web
 
 from dart_streams.background import run_beside
-from dart_streams.connection.auth import is_same_token
 from dart_streams.console.views.page.assets import Asset, read_static
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.source import RunSource
@@ -38,8 +34,6 @@ class TakeOverRoute:
         right = self.guard.right
         if right is None or not right.knows(request):
             return web.Response(status=403, text="this address only reads: open the one for feedback")
-        if not is_same_token(request.query.get("csrf", ""), right.csrf):
-            return web.Response(status=403, text="this tab is of an earlier start of the page: load it again")
         self.source.note_viewer()
         socket = await open_socket(request)
         try:
@@ -47,7 +41,8 @@ class TakeOverRoute:
             async with player:
                 await self.play(player, socket)
         except (UserError, ServiceUnavailable) as error:
-            await refuse(socket, str(error))
+            await socket.send_json({"problem": str(error), "final": True})
+            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"refused")
         return socket
 
     async def player_of(self, trajectory_id: str, author: str) -> TakeOverClient:
@@ -65,21 +60,9 @@ class TakeOverRoute:
 
     async def play(self, player: TakeOverClient, socket: web.WebSocketResponse) -> None:
         """Play until the tab is closed; then the rollout goes back to its policy."""
-        async with run_beside(follow(player)):
+        async with run_beside(player.read(), player.show_life(), player.look_back()):
             await player.begin()
             try:
                 await PlaySocket(player, socket).serve()
             finally:
                 await player.give_back("the tab was closed")
-
-
-async def follow(player: TakeOverClient) -> None:
-    """Read the rollout and show life until cancelled."""
-    await asyncio.gather(player.read(), player.show_life(), player.look_back())
-
-
-async def refuse(socket: web.WebSocketResponse, reason: str) -> None:
-    """Say why a rollout can't be taken over, and close the tab's connection for good."""
-    answer: dict[str, Any] = {"problem": reason, "final": True}
-    await socket.send_json(answer)
-    await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"refused")

@@ -1,14 +1,13 @@
 """The HTTP server of a player's page: its files, screenshots, and one WebSocket that carries gestures.
 
 One tab plays at a time, and while it is connected the person is present. The guard of the run's page checks every
-request. Gestures also need a token that only a script of this page can read.
+request.
 """
 
 from collections.abc import Mapping
 
 from aiohttp import WSCloseCode, web
 
-from dart_streams.connection.auth import derive_token, is_same_token
 from dart_streams.console.views.page.assets import Asset, media_type_of, read_static
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import IMMUTABLE, answer_file, errors_as_json
@@ -33,12 +32,10 @@ class PlayServer:
         self.player = player
         self.guard = guard
         self.files = files
-        self.csrf = derive_token(guard.session, "gestures")
 
     def application(self) -> web.Application:
         """Return the application: the guard checks every request before its route."""
         app = web.Application(middlewares=[self.guard.middleware(), errors_as_json])
-        app.router.add_get("/csrf", self.give_csrf)
         app.router.add_get("/play", self.play)
         app.router.add_get("/screenshot/{sha256}", self.screenshot)
         app.router.add_get("/{file:.*}", self.file)
@@ -48,19 +45,13 @@ class PlayServer:
         """Answer with one of the page's files."""
         return answer_file(self.files, request.path)
 
-    async def give_csrf(self, request: web.Request) -> web.Response:
-        """Answer with the token of gestures, which a page of another origin cannot read."""
-        return web.json_response({"csrf": self.csrf})
-
     async def screenshot(self, request: web.Request) -> web.Response:
         """Answer with a screenshot of the episode."""
         image = await self.player.screenshot(request.match_info["sha256"])
         return web.Response(body=image, content_type=media_type_of(image), headers={"Cache-Control": IMMUTABLE})
 
-    async def play(self, request: web.Request) -> web.WebSocketResponse | web.Response:
+    async def play(self, request: web.Request) -> web.WebSocketResponse:
         """Take gestures of one tab, and send it what changes."""
-        if not is_same_token(request.query.get("csrf", ""), self.csrf):
-            return web.Response(status=403, text="gestures need the token of this page: reload it")
         socket = await open_socket(request)
         if self.player.present:
             await socket.send_json({"problem": TAKEN})

@@ -1,11 +1,12 @@
 """Who may give feedback on the page, what is refused with which sentence, and that refusals publish nothing."""
 
-import contextlib
+import asyncio
 import json
+import urllib.request
 from typing import Any
 
 import pytest
-from aiohttp import CookieJar
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from dart_streams.config import parse
@@ -21,7 +22,7 @@ from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.server import PageServer
 from dart_streams.errors import UserError
 from tests import events
-from tests.unit.console.views.test_page_server import GOLDEN, TOKEN
+from tests.unit.console.views.test_page_server import GOLDEN, TOKEN, browser_on
 
 WRITE = "the-token-for-feedback"
 SAID = {"kind": "judgement", "trajectory_id": "t-1", "author": "ann", "judgement": "good"}
@@ -38,17 +39,13 @@ def run_source(**changes: Any) -> LiveSource:
     return LiveSource(config, None, ended=(state, []))
 
 
-@contextlib.asynccontextmanager
-async def client_of(right: WriteRight | None, token: str = ""):
-    """Yield a client of a run's page, that has opened it with a token."""
+def client_of(right: WriteRight | None, token: str = ""):
+    """Return a client of a run's page, that has opened it with a token."""
     source = run_source()
     intake = FeedbackIntake(source, "operator") if right else None
     guard = Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN, right=right)
     server = PageServer(source, guard, load_assets(None), None, intake)
-    async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
-        if token:
-            assert (await client.get("/", params={"token": token})).status == 200
-        yield client
+    return browser_on(server.application(), token)
 
 
 @pytest.fixture
@@ -72,7 +69,6 @@ def published(monkeypatch) -> list:
 async def give(client: TestClient, said: Any = None, **headers: str | None):
     """Send a feedback as the page does; a header of None is left out."""
     own = {"Origin": f"http://{client.host}:{client.port}", "Content-Type": "application/json"}
-    own[CSRF] = WriteRight(1, WRITE).csrf
     sent = {name: value for name, value in (own | headers).items() if value is not None}
     body = said if isinstance(said, bytes) else json.dumps(SAID if said is None else said).encode()
     return await client.post("/api/feedback", data=body, headers=sent)
@@ -80,23 +76,35 @@ async def give(client: TestClient, said: Any = None, **headers: str | None):
 
 async def test_a_viewer_with_the_right_gives_feedback_and_is_given_its_proof(writer: TestClient, published: list):
     rights = await (await writer.get("/api/rights")).json()
-    assert rights == {"feedback": True, "csrf": WriteRight(1, WRITE).csrf, "author": "operator"}
-    answer = await give(writer, **{CSRF: rights["csrf"]})
+    assert rights == {"feedback": True, "author": "operator"}
+    answer = await give(writer)
     assert answer.status == 201, await answer.text()
     [event] = published
     assert (await answer.json())["feedback_id"] == event.feedback_id
     assert (event.task_id, event.judgement, event.author) == ("t/a#1", "good", "ann")
 
 
-async def test_the_token_for_feedback_becomes_a_cookie_that_does_not_reveal_it():
-    async with client_of(WriteRight(1, WRITE)) as client:
-        answer = await client.get("/", params={"token": WRITE}, allow_redirects=False)
-        cookie = answer.headers["Set-Cookie"]
-        assert answer.status == 303
-        assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
-        assert WRITE not in cookie
-        assert WriteRight(1, WRITE).csrf not in cookie
+@pytest.mark.parametrize("token", [TOKEN, WRITE])
+async def test_who_listens_on_another_port_gets_nothing_that_opens_the_page(token: str):
+    received: list[str] = []
+
+    async def hear(request: web.Request) -> web.Response:
+        received.append(request.headers.get("Cookie", ""))
+        return web.Response()
+
+    other = web.Application()
+    other.router.add_get("/", hear)
+    async with client_of(WriteRight(1, WRITE)) as client, TestClient(TestServer(other)) as listener:
+        viewer = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        for port in (f"{client.port}/?token={token}", f"{listener.port}/"):
+            await asyncio.to_thread(viewer.open, f"http://127.0.0.1:{port}", None, 60)
+        assert received != [""], "browsers send a cookie to every port"
+        stolen = {"Cookie": received[0]}
+        assert (await client.get("/app.js", headers=stolen)).status == 200, "the page's files are no secret"
+        for path in ("/api/run", "/api/rights", "/api/live", "/export/log", "/metrics", "/api/nosuch"):
+            assert (await client.get(path, headers=stolen)).status == 401, path
+        async with client_of(WriteRight(1, WRITE)) as restarted:
+            assert (await restarted.get("/app.js", headers=stolen)).status == 401, "a port may be taken in between"
 
 
 @pytest.mark.parametrize("token", ["", TOKEN])
@@ -122,10 +130,10 @@ async def test_a_viewer_without_the_right_gives_nothing(token: str, published: l
         ({"Sec-Fetch-Site": "cross-site"}, 403, "another site"),
         ({"Sec-Fetch-Site": "same-site"}, 403, "another site"),
         ({"Host": "evil.example"}, 421, "not one of the page's own"),
-        ({CSRF: None}, 403, "load it again"),
-        ({CSRF: ""}, 403, "load it again"),
-        ({CSRF: WRITE}, 403, "load it again"),
-        ({CSRF: WriteRight(1, "of another start").csrf}, 403, "load it again"),
+        ({CSRF: ""}, 401, "open the address"),
+        ({CSRF: WRITE}, 401, "open the address"),
+        ({CSRF: WriteRight(1, "of another start").csrf}, 401, "open the address"),
+        ({CSRF: Guard(frozenset(), 1, tls=False, token=TOKEN).reading.csrf}, 401, "open the address"),
         ({"Content-Type": "text/plain"}, 415, "application/json"),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
     ],

@@ -1,14 +1,13 @@
 """Further runs on the page's server: the list, the bound of open ones, removed and damaged ones, and who may write."""
 
 import asyncio
-import contextlib
+import re
 import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from aiohttp import CookieJar
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient
 
 from dart_streams.console.launch.folder_catalog import FolderCatalog
 from dart_streams.console.runs.bundle import Bundle
@@ -19,7 +18,7 @@ from dart_streams.console.views.page.guard import Guard, WriteRight
 from dart_streams.console.views.page.run_pool import MOST_BESIDE
 from dart_streams.console.views.page.server import PageServer
 from tests.unit.console.views import test_page_intake
-from tests.unit.console.views.test_page_server import GOLDEN, TOKEN
+from tests.unit.console.views.test_page_server import GOLDEN, TOKEN, browser_on
 from tests.waiting import until
 
 BUNDLES = ("a.dart", "runs/b.dart", "runs/c.dart", "runs/d.dart")
@@ -40,12 +39,9 @@ def page_of(state: Path, own: str = "a.dart", *, alone: bool = False) -> PageSer
     return PageServer(source, guard, load_assets(None), catalog=None if alone else FolderCatalog(state, source))
 
 
-@contextlib.asynccontextmanager
-async def client_of(page: PageServer):
-    """Yield a client that has opened the printed address."""
-    async with TestClient(TestServer(page.application()), cookie_jar=CookieJar(unsafe=True)) as client:
-        assert (await client.get("/", params={"token": TOKEN})).status == 200
-        yield client
+def client_of(page: PageServer, token: str = TOKEN):
+    """Return a client that has opened the printed address."""
+    return browser_on(page.application(), token)
 
 
 async def view(client: TestClient, name: str, **query: str):
@@ -164,15 +160,15 @@ async def test_a_page_alone_opens_no_other_run(state: Path):
 
 async def test_signing_in_keeps_the_runs_of_a_link(state: Path):
     hostile = 'x"><script>alert(1)</script>'
-    async with TestClient(TestServer(page_of(state).application()), cookie_jar=CookieJar(unsafe=True)) as client:
+    async with client_of(page_of(state), "") as client:
         asked = await client.get("/", params={"run": hostile, "against": "c", "other": "y"})
         text = await asked.text()
         assert asked.status == 401
         assert "<script>" not in text and "y" not in [line for line in text.splitlines() if "hidden" in line]
         assert 'name="against" value="c"' in text
-        signed = await client.get("/", params={"run": hostile, "token": TOKEN}, allow_redirects=False)
-        assert signed.status == 303
-        assert parse_qs(urlsplit(signed.headers["Location"]).query) == {"run": [hostile]}
+        signed = await (await client.get("/", params={"run": hostile, "token": TOKEN})).text()
+        [place] = re.findall('data-place="(.*?)"', signed)
+        assert parse_qs(urlsplit(place).query) == {"run": [hostile]}
 
 
 async def test_feedback_goes_to_the_pages_own_run_only(state: Path):
@@ -181,11 +177,9 @@ async def test_feedback_goes_to_the_pages_own_run_only(state: Path):
     page = PageServer(
         source, guard, load_assets(None), None, FeedbackIntake(source, "ann"), FolderCatalog(state, source)
     )
-    async with TestClient(TestServer(page.application()), cookie_jar=CookieJar(unsafe=True)) as client:
-        await client.get("/", params={"token": test_page_intake.WRITE})
+    async with client_of(page, test_page_intake.WRITE) as client:
         assert (await view(client, "rights"))[1]["feedback"] is True
         assert (await view(client, "rights", run="runs/b.dart"))[1] == {"feedback": False}
-        csrf = (await view(client, "rights"))[1]["csrf"]
-        headers = {"Origin": f"http://{client.host}:{client.port}", "X-Dart-Csrf": csrf}
+        headers = {"Origin": f"http://{client.host}:{client.port}"}
         answer = await client.post("/api/feedback?run=runs/b.dart", json=test_page_intake.SAID, headers=headers)
         assert (answer.status, "takes feedback on" in (await answer.json())["error"]) == (400, True)

@@ -3,17 +3,16 @@
 import contextlib
 
 import pytest
-from aiohttp import CookieJar, WSMsgType, WSServerHandshakeError
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import WSMsgType, WSServerHandshakeError
 
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.console.views.page.assets import read_static
-from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.guard import CSRF, Guard
 from dart_streams.console.views.play.play_server import TAKEN, PlayServer
 from dart_streams.console.views.play.player import PersonClient
+from tests.unit.console.views.test_page_server import TOKEN, browser_on
 
-TOKEN = "the-token-of-this-start"
 TASK = Task(environment="miniwob", page="click-test", seed=1, max_steps=5, split="train")
 CLICK = {"do": "act", "request": "t/0/0", "gesture": {"kind": "click", "x": 1, "y": 1}}
 
@@ -24,56 +23,44 @@ async def page():
     player = PersonClient(parse({}), TASK)
     files = read_static("dart_streams.console.views.play")
     server = PlayServer(player, Guard(frozenset({"127.0.0.1"}), 1, tls=False, token=TOKEN), files)
-    async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
-        assert (await client.get("/", params={"token": TOKEN})).status == 200
+    async with browser_on(server.application(), TOKEN) as client:
         yield client, player
 
 
-async def csrf_of(client) -> str:
-    return (await (await client.get("/csrf")).json())["csrf"]
-
-
-def connect(client, csrf: str, origin: str | None = None):
-    own = str(client.make_url("/")).rstrip("/")
-    return client.ws_connect("/play", params={"csrf": csrf}, origin=origin or own)
+def connect(client, origin: str | None = None):
+    return client.ws_connect("/play", origin=origin or str(client.make_url("/")).rstrip("/"))
 
 
 async def test_gestures_need_cookie_origin_and_the_pages_token():
     async with page() as (client, player):
-        csrf = await csrf_of(client)
-        for given, origin in (("", None), ("0" * 64, None), (csrf, "http://evil.example")):
+        csrf = client.session.headers[CSRF]
+        for given, origin, status in (("", None, 401), ("0" * 64, None, 401), (csrf, "http://evil.example", 403)):
+            client.session.headers[CSRF] = given
             with pytest.raises(WSServerHandshakeError) as refused:
-                await connect(client, given, origin)
-            assert refused.value.status == 403
+                await connect(client, origin)
+            assert refused.value.status == status
         assert not player.present
         client.session.cookie_jar.clear()
-        for path in ("/csrf", "/screenshot/" + "0" * 64, "/play"):
-            assert (await client.get(path, params={"csrf": csrf})).status == 401, path
+        for path in ("/screenshot/" + "0" * 64, "/play"):
+            assert (await client.get(path)).status == 401, path
         assert (await client.post("/play", data=b"{}")).status == 405
-
-
-async def test_the_token_of_gestures_is_not_the_pages_own():
-    async with page() as (client, _):
-        csrf = await csrf_of(client)
-        assert csrf not in (TOKEN, *(cookie.value for cookie in client.session.cookie_jar))
 
 
 async def test_one_tab_plays_at_a_time_and_a_closed_one_makes_room():
     async with page() as (client, player):
-        csrf = await csrf_of(client)
-        async with connect(client, csrf) as first:
+        async with connect(client) as first:
             assert (await first.receive_json()) == {"stage": "idle", "task": TASK.task_id}
             assert player.present
-            async with connect(client, csrf) as second:
+            async with connect(client) as second:
                 assert (await second.receive_json()) == {"problem": TAKEN}
                 assert (await second.receive()).type is WSMsgType.CLOSE
             assert player.present, "the refused tab does not end the first one's presence"
-        async with connect(client, csrf) as third:
+        async with connect(client) as third:
             assert (await third.receive_json())["stage"] == "idle"
 
 
 async def test_a_message_that_is_none_is_answered_with_the_reason():
-    async with page() as (client, _), connect(client, await csrf_of(client)) as socket:
+    async with page() as (client, _), connect(client) as socket:
         await socket.receive_json()
         await socket.send_json(CLICK)  # there is no episode: it is ignored
         for message in ("no json", '{"do":"dance"}', '{"do":"act","request":"r","gesture":{"kind":"click"}}'):

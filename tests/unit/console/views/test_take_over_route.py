@@ -4,14 +4,14 @@ import contextlib
 from typing import Any, cast
 
 import pytest
-from aiohttp import CookieJar, WSMsgType, WSServerHandshakeError, web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import WSMsgType, WSServerHandshakeError, web
 
 from dart_streams.config import parse
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.guard import Guard, WriteRight
+from dart_streams.console.views.page.guard import CSRF, Guard, WriteRight
 from dart_streams.console.views.page.take_over_route import PAGE, TakeOverRoute, load_take_over_files
 from tests import events
+from tests.unit.console.views.test_page_server import browser_on
 from topics.observations import Observation
 from topics.rollout_orders import PersonLease
 
@@ -39,15 +39,10 @@ def under_way(name: str, **order: Any) -> Observation:
     return events.observation(trajectory_id=name, order=events.rollout_order(name, **order))
 
 
-async def give_page(_: web.Request) -> web.Response:
-    return web.Response(text="page")
-
-
 @contextlib.asynccontextmanager
-async def page(token: str = WRITES, right: WriteRight | None = None):
-    """Yield a client that has the cookie of a token."""
-    right = right or WriteRight(1, WRITES)
-    guard = Guard(frozenset({"127.0.0.1"}), 1, tls=False, token=TOKEN, right=right)
+async def page(token: str = WRITES):
+    """Yield a client that has the cookie of a token, and its proof."""
+    guard = Guard(frozenset({"127.0.0.1"}), 1, tls=False, token=TOKEN, right=WriteRight(1, WRITES))
     source = Source(
         under_way("unstored"),
         under_way("held-out", purpose="eval"),
@@ -57,10 +52,8 @@ async def page(token: str = WRITES, right: WriteRight | None = None):
     route = TakeOverRoute(cast(Any, source), guard, "ann")
     app = web.Application(middlewares=[guard.middleware()])
     app.router.add_get("/api/take-over", route.open)
-    app.router.add_get("/", give_page)
-    async with TestClient(TestServer(app), cookie_jar=CookieJar(unsafe=True)) as client:
-        assert (await client.get("/", params={"token": token})).status == 200
-        yield client, right
+    async with browser_on(app, token) as client:
+        yield client, client.session.headers.pop(CSRF)
 
 
 def connect(client: Any, csrf: str, trajectory: str = "t", origin: str | None = None) -> Any:
@@ -70,21 +63,21 @@ def connect(client: Any, csrf: str, trajectory: str = "t", origin: str | None = 
 
 
 async def test_who_only_reads_can_not_take_over():
-    async with page(TOKEN) as (client, right):
+    async with page(TOKEN) as (client, csrf):
         with pytest.raises(WSServerHandshakeError) as refused:
-            await connect(client, right.csrf)
+            await connect(client, csrf)
         assert refused.value.status == 403
 
 
 async def test_a_take_over_needs_cookie_origin_and_the_pages_token():
-    async with page() as (client, right):
-        for csrf, origin in (("", None), ("0" * 64, None), (right.csrf, "http://evil.example")):
+    async with page() as (client, csrf):
+        for given, origin, status in (("", None, 401), ("0" * 64, None, 401), (csrf, "http://evil.example", 403)):
             with pytest.raises(WSServerHandshakeError) as refused:
-                await connect(client, csrf, origin=origin)
-            assert refused.value.status == 403
+                await connect(client, given, origin=origin)
+            assert refused.value.status == status
         client.session.cookie_jar.clear()
         with pytest.raises(WSServerHandshakeError) as refused:
-            await connect(client, right.csrf)
+            await connect(client, csrf)
         assert refused.value.status == 401
 
 
@@ -99,7 +92,7 @@ async def test_a_take_over_needs_cookie_origin_and_the_pages_token():
     ],
 )
 async def test_what_can_not_be_taken_over_is_refused_in_words(trajectory: str, reason: str):
-    async with page() as (client, right), connect(client, right.csrf, trajectory) as socket:
+    async with page() as (client, csrf), connect(client, csrf, trajectory) as socket:
         answer = await socket.receive_json()
         assert reason in answer["problem"] and answer["final"]
         assert (await socket.receive()).type is WSMsgType.CLOSE

@@ -25,6 +25,18 @@ export function elsewhere(run, against, hash) {
   return `/${named.length ? `?${new URLSearchParams(named)}` : ""}${hash}`;
 }
 
+/** What proves beside the cookie that a script of this page asks. Browsers send the cookie to other ports too, and show this to no other. */
+export const csrf = kept();
+
+function kept() {
+  try { return localStorage.getItem("dart_streams csrf") ?? ""; } catch { return ""; }
+}
+
+/** Ask for the token where the page was started again, or where another address has been opened since. */
+function signIn() {
+  location.replace(`/?${scoped({ token: "" })}${location.hash}`);
+}
+
 /** The server's error for a failed request; ``again`` for a service that did not answer, which a later request may. */
 export class Problem extends Error {
   /** @param {string} text */
@@ -47,7 +59,7 @@ export async function get(view, query = {}, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   if (exported) return answer(view, wanted).catch((error) => { throw new Problem(error.message); });
   const search = Object.fromEntries(wanted.map(([name, value]) => [name, String(value)]));
-  const response = await fetch(`/api/${view}?${scoped(search)}`, { signal });
+  const response = await fetch(`/api/${view}?${scoped(search)}`, { signal, headers: { "X-Dart-Csrf": csrf } });
   if (response.headers.get("X-Run-Read") === "no") requests.partial = true;
   return answered(response);
 }
@@ -55,6 +67,7 @@ export async function get(view, query = {}, signal) {
 /** The value of an answer; throws the server's reason for a refusal. @param {Response} response @returns {Promise<any>} */
 async function answered(response) {
   if (response.ok) return response.json();
+  if (response.status === 401) signIn();
   const text = await response.text();
   let reason = text;
   try { reason = JSON.parse(text).error ?? text; } catch { /* the text is a plain sentence */ }
@@ -62,11 +75,11 @@ async function answered(response) {
 }
 
 /**
- * @typedef {{feedback: boolean, csrf: string, author: string}} Rights
+ * @typedef {{feedback: boolean, author: string}} Rights
  * Send a feedback as a viewer who may give it.
- * @param {Record<string, string | number>} feedback @param {string} csrf
+ * @param {Record<string, string | number>} feedback
  */
-export async function send(feedback, csrf) {
+export async function send(feedback) {
   const headers = { "Content-Type": "application/json", "X-Dart-Csrf": csrf };
   const sent = fetch(`/api/feedback?${scoped()}`, { method: "POST", headers, body: JSON.stringify(feedback) });
   return answered(await sent.catch(() => { throw new Problem("The page's server does not answer. Give the feedback again once it does."); }));
@@ -105,7 +118,7 @@ export class Live {
   open() {
     if (exported || this.ended || this.socket || document.hidden) return;
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = new WebSocket(`${scheme}://${location.host}/api/live?${this.query}`);
+    const socket = new WebSocket(`${scheme}://${location.host}/api/live?${this.query}&csrf=${csrf}`);
     this.socket = socket;
     socket.onmessage = (event) => {
       if (socket !== this.socket) return;
@@ -120,6 +133,7 @@ export class Live {
       this.socket = null;
       if (this.ended) return;
       this.report(false);
+      get("rights").catch(() => {}); // Who is not known any more signs in again; a socket does not say so.
       setTimeout(() => this.open(), this.pause);
       this.pause = Math.min(8000, this.pause * 2);
     };

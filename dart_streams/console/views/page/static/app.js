@@ -57,7 +57,7 @@ export class App {
     /** @type {any} */
     this.header = null;
     /** @type {import("./api.js").Rights} */
-    this.rights = { feedback: false, csrf: "", author: "" };
+    this.rights = { feedback: false, author: "" };
     /** Whether a service did not answer as the page was opened. */
     this.failed = false;
     this.openedMs = 0;

@@ -128,7 +128,7 @@ export class FeedbackForm {
     this.enable();
     fill(this.said, "Sending …");
     try {
-      await send({ ...what, trajectory_id: this.id, author: this.author.value.trim() || this.app.rights.author, note: this.note.value.trim() }, this.app.rights.csrf);
+      await send({ ...what, trajectory_id: this.id, author: this.author.value.trim() || this.app.rights.author, note: this.note.value.trim() });
       this.note.value = "";
       if (what.kind === "correction") this.action.value = "";
       // The keys of the page work again.

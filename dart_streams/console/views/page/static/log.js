@@ -1,7 +1,7 @@
 // @ts-check
 /** Records of any topic with a full-text search; dead letters with their reasons. */
 
-import { get, scoped } from "./api.js";
+import { csrf, get, scoped } from "./api.js";
 import { el, fill, table } from "./dom.js";
 import { clock, number } from "./format.js";
 
@@ -23,7 +23,7 @@ export async function open(view, params, app) {
 
   async function records() {
     const found = await get("log", { topic, q: params.q });
-    fill(count, `${number(found.length)} ${params.q ? "matches" : "records"}, the newest first · `, el("a", { href: `/export/log?${scoped({ topic, q: params.q ?? "" })}`, download: "" }, "as JSON lines"));
+    fill(count, `${number(found.length)} ${params.q ? "matches" : "records"}, the newest first · `, el("a", { href: `/export/log?${scoped({ topic, q: params.q ?? "", csrf })}`, download: "" }, "as JSON lines"));
     fill(body, found.length ? el(".records", {}, found.map(row)) : el("p.empty", {}, params.q ? "no record contains this text" : "the topic is empty"));
   }
 

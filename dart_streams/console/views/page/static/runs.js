@@ -1,7 +1,7 @@
 // @ts-check
 /** The runs and bundles that the page can open, compare and export. */
 
-import { Problem, elsewhere, get, shown } from "./api.js";
+import { Problem, csrf, elsewhere, get, shown } from "./api.js";
 import { el, fill, table } from "./dom.js";
 import { duration, moment, number, percent } from "./format.js";
 
@@ -100,7 +100,7 @@ function exporter(id) {
       }
       if (status.state === "failed") throw new Problem(status.text);
       if (status.state !== "ready") return;
-      const link = el("a", { href: `/export/run?${new URLSearchParams({ id, kind })}`, download: "" }, "download it again");
+      const link = el("a", { href: `/export/run?${new URLSearchParams({ id, kind, csrf })}`, download: "" }, "download it again");
       fill(said, `Ready, ${megabytes(status.bytes)}: the browser downloads it. If it does not, `, link, ".");
       link.click();
     } catch (error) {

@@ -1,7 +1,7 @@
 // @ts-check
 /** The table of finished trajectories, the newest first; the address holds its filter. */
 
-import { get, scoped } from "./api.js";
+import { csrf, get, scoped } from "./api.js";
 import { exported } from "./archive.js";
 import { el, fill, table } from "./dom.js";
 import { clock, duration, number, short, versions } from "./format.js";
@@ -41,7 +41,7 @@ export async function open(view, params, app) {
       ["purpose", (row) => row.purpose],
       ["group", (row) => (row.purpose === "train" ? app.link("group", { id: row.group_id }, row.group_id) : "")],
     ], "no trajectory matches the filter yet"),
-    exported ? null : el(".bar", {}, el("a", { href: `/export/trajectories?${scoped(filter())}`, download: "" }, "download all matches as JSON lines"), el("span.note", {}, "with steps and screens as Parquet: dart-streams data export")),
+    exported ? null : el(".bar", {}, el("a", { href: `/export/trajectories?${scoped({ ...filter(), csrf })}`, download: "" }, "download all matches as JSON lines"), el("span.note", {}, "with steps and screens as Parquet: dart-streams data export")),
     el(".bar", {}, params.cursor ? app.link("trajectories", { ...params, cursor: "" }, "newest") : null,
       found.next ? app.link("trajectories", { ...params, cursor: found.next }, "older →") : null));
   }

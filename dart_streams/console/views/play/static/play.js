@@ -50,19 +50,20 @@ let clicks = null;
 let wheel = null;
 
 async function connect() {
-  const rights = await fetch(rollout ? "/api/rights" : "/csrf").then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+  const csrf = stored("dart_streams csrf");
+  const rights = rollout ? await fetch("/api/rights", { headers: { "X-Dart-Csrf": csrf } }).then((answer) => answer.ok ? answer.json() : null).catch(() => null) : {};
   if (rights === null) return void away();
   if (rollout && !rights.feedback) return void say("this address only reads: open the one for feedback", "fault");
-  const query = new URLSearchParams(rollout ? { trajectory: rollout, author: author(rights.author), csrf: rights.csrf } : { csrf: rights.csrf });
+  const query = new URLSearchParams(rollout ? { trajectory: rollout, author: stored("feedback author") || rights.author, csrf } : { csrf });
   const opened = new WebSocket(`${location.origin.replace("http", "ws")}${rollout ? "/api/take-over" : "/play"}?${query}`);
   opened.addEventListener("message", (event) => receive(JSON.parse(event.data)));
   opened.addEventListener("close", away);
   socket = opened;
 }
 
-/** The name that the person gave on the page of the run. @param {string} offered */
-function author(offered) {
-  try { return localStorage.getItem("feedback author") || offered; } catch { return offered; }
+/** What the page of the run, or signing in, has kept in this browser. @param {string} name */
+function stored(name) {
+  try { return localStorage.getItem(name) ?? ""; } catch { return ""; }
 }
 
 function away() {
