@@ -6,22 +6,29 @@
 =========  =======================================================================================================
 
 The body says why. A thread answers, so a hung event loop gets its reason as well. The variable belongs to a container,
-not to the configuration, which processes of one machine share.
+not to the configuration, which processes of one machine share. The port is on loopback, but in a pod of Kubernetes on
+all addresses, because the node asks there.
 """
 
+import asyncio
 import contextlib
 import os
+import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 
 import structlog
+from aiohttp import web
 
 from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.http_bounds import serve_bounded
 from dart_streams.telemetry.process_health import ProcessHealth
 
 PORT = "DART_HEALTH_PORT"
-REQUEST_TIMEOUT_S = 5.0
+IN_POD = "KUBERNETES_SERVICE_HOST"
+"""A variable that every pod has."""
+MAX_PROBES = 16
+"""Connections at a time: a probe's ends with its answer."""
 
 log = structlog.get_logger()
 
@@ -47,48 +54,37 @@ def answering_probes(health: ProcessHealth, environ: Mapping[str, str] = os.envi
         yield None
         return
     try:
-        server = ProbeServer(("", port), health)
+        listener = socket.create_server(("" if environ.get(IN_POD) else "127.0.0.1", port))
     except OSError as error:
         raise ServiceUnavailable(
             f"{PORT} {port} can't be listened on: {error.strerror}; give each process of a machine its own, or unset it"
         ) from None
-    thread = threading.Thread(target=server.serve_forever, name="probes", daemon=True)
+    loop, ended = asyncio.new_event_loop(), asyncio.Event()
+    serving = serve_until(ended, listener, health)
+    thread = threading.Thread(target=loop.run_until_complete, args=[serving], name="probes", daemon=True)
     thread.start()
-    log.info("answering probes", port=server.server_port, bound_s=health.bound_s)
+    port = listener.getsockname()[1]
+    log.info("answering probes", port=port, bound_s=health.bound_s)
     try:
-        yield server.server_port
+        yield port
     finally:
-        server.shutdown()
+        loop.call_soon_threadsafe(ended.set)
         thread.join()
-        server.server_close()
+        loop.close()
 
 
-class ProbeServer(ThreadingHTTPServer):
-    """The server of a process's health."""
+async def serve_until(ended: asyncio.Event, listener: socket.socket, health: ProcessHealth) -> None:
+    """Answer each endpoint with the reason why not, or with ``ok``."""
+    answers = {"/livez": health.find_hang, "/readyz": health.find_lack}
 
-    daemon_threads = True
+    async def answer(request: web.Request) -> web.Response:
+        find = answers.get(request.path)
+        reason = f"no such endpoint: there are {', '.join(answers)}" if find is None else find()
+        response = web.Response(status=404 if find is None else 503 if reason else 200, text=f"{reason or 'ok'}\n")
+        response.force_close()
+        return response
 
-    def __init__(self, address: tuple[str, int], health: ProcessHealth) -> None:
-        super().__init__(address, ProbeHandler)
-        self.answers: dict[str, Callable[[], str]] = {"/livez": health.find_hang, "/readyz": health.find_lack}
-
-
-class ProbeHandler(BaseHTTPRequestHandler):
-    """Answers a GET of one of the endpoints."""
-
-    timeout = REQUEST_TIMEOUT_S
-    server: ProbeServer
-
-    def do_GET(self) -> None:
-        """Answer with the reason, or with ``ok``."""
-        answer = self.server.answers.get(self.path)
-        reason = f"no such endpoint: there are {', '.join(self.server.answers)}" if answer is None else answer()
-        body = (reason or "ok").encode() + b"\n"
-        self.send_response(404 if answer is None else 503 if reason else 200)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: probes come every few seconds."""
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with serve_bounded(application, listener, most=MAX_PROBES):
+        await ended.wait()

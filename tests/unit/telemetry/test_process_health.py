@@ -1,8 +1,12 @@
 """When a process counts as hung, and when as ready."""
 
+import contextlib
+import socket
+import threading
 import urllib.error
 import urllib.request
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +77,19 @@ def test_the_endpoints_answer_with_the_reason():
         assert ask(port, "/livez") == (503, "its loop has not turned for 61 s, and the bound is 60 s")
         assert ask(port, "/readyz")[0] == 503
         assert ask(port, "/secrets")[0] == 404
+
+
+@pytest.mark.parametrize(("pod", "address"), [({}, "127.0.0.1"), ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "0.0.0.0")])
+def test_connections_that_ask_nothing_take_no_threads_and_stop_no_probe(pod: dict[str, str], address: str):
+    with answering_probes(ProcessHealth(60.0), {PORT: "0", **pod}) as port, contextlib.ExitStack() as opened:
+        assert ask(port, "/livez") == (200, "ok")
+        before = threading.active_count()
+        for _ in range(100):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        assert ask(port, "/livez") == (200, "ok")
+        assert threading.active_count() == before
+        listening = [one.laddr.ip for one in psutil.Process().net_connections() if one.status == "LISTEN"]
+        assert address in listening
 
 
 def test_without_the_variable_nothing_listens():
