@@ -1,4 +1,4 @@
-"""Free bytes and free files (inodes) of a file system, and errors of writing to it."""
+"""Free bytes and free files (inodes) of a file system, errors of writing to it, and folders of one user."""
 
 import errno
 import os
@@ -37,3 +37,13 @@ def refusal_of(error: OSError, place: Path | None = None) -> UserError | None:
         return None
     remedy = "make room there" if error.errno in FULL else "choose another place, or get the rights"
     return UserError(f"{place or error.filename or 'a file'} can't be written: {error.strerror}; {remedy}")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone: screens and prompts are in its files.
+
+    A folder that is there keeps its mode, for its user may share it.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(0o700, exist_ok=True)

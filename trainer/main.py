@@ -31,6 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig
 from dart_streams.bus import sync_clients
 from dart_streams.config import Config
 from dart_streams.curation.staleness import group_capacity
+from dart_streams.disk_room import make_private
 from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features, recipe, weight_location
 from dart_streams.policy.rendering import renderer_of
@@ -121,7 +122,7 @@ def write_configuration(config: Config) -> Path:
     file = config.run.folder / RANKS_FILE
     if config.trainer.nodes > 1:
         file = file.with_stem(f"{file.stem}-{socket.gethostname()}-{os.getpid()}")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     file.write_bytes(msgspec.json.encode(config))
     return file
 

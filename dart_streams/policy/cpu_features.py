@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from dart_streams.disk_room import make_private
 from dart_streams.errors import UserError
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -53,7 +54,7 @@ def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
     known, _, cap = file.read_text().partition(" ") if file.is_file() else ("", "", "")
     if known != boot_id:
         cap = first_usable([python, "-c", PROBE])
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_private(state_dir)
         file.write_text(f"{boot_id} {cap}")
     return cap
 

@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode
 
+from dart_streams.disk_room import make_private
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import create_counter
 from dart_streams.telemetry.spans import ActiveSpan
@@ -109,7 +110,7 @@ def rotate(path: Path) -> None:
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
     """Append JSON lines to a file; return whether that succeeded."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with path.open("ab") as file:
             file.write(_lines.encode_lines(lines))
     except OSError:

@@ -12,6 +12,7 @@ import torch
 
 from dart_streams.config import Config, Warmup
 from dart_streams.config.tasks import TaskSet
+from dart_streams.disk_room import make_private
 from dart_streams.policy import tiny, weights
 from dart_streams.policy.rendering import Renderer, renderer_of
 from dart_streams.store import connect, sync_store
@@ -99,7 +100,7 @@ def warm_up(
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
     """Yield a path that is moved to ``folder`` at the end, unless the block fails or ``folder`` exists by then."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_private(folder.parent)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
         partial = Path(place) / "policy"
         yield partial

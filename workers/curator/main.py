@@ -26,6 +26,7 @@ from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.reducer import Agent
+from dart_streams.disk_room import make_private
 from dart_streams.errors import ConfigError, UserError
 from topics import trajectories
 from workers.curator import agents
@@ -138,7 +139,7 @@ class DataManager(faust.App):
         Raises ServiceUnavailable if the broker or a topic is missing for ``bus.wait_s``; ConfigError if an input of
         dispatch has several partitions; TopicGrown if an input was grown.
         """
-        self.conf.datadir.mkdir(parents=True, exist_ok=True)
+        make_private(self.conf.datadir)
         await super().on_first_start()
         self.publisher = await self.add_async_context(Publisher(self.config.bus, self.worker_id, BATCH_BYTES))
         reducers = [durable.reducer for durable in self.durable]

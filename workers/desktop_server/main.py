@@ -24,6 +24,7 @@ from aiohttp import web
 
 from dart_streams.config import Config
 from dart_streams.connection.auth import read_secret
+from dart_streams.disk_room import make_private
 from dart_streams.http_bounds import serve_bounded
 from workers.desktop_server.gateway import Gateway
 from workers.desktop_server.leases import TOKEN_BYTES
@@ -86,7 +87,7 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
     if own.token:
         return read_secret(own.token, "desktops.token"), None
     path = (Path(config.run.state_dir) / "desktops" / f"{worker_id}.token").absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     path.unlink(missing_ok=True)
     path.touch(0o600, exist_ok=False)
     token = secrets.token_urlsafe(TOKEN_BYTES)

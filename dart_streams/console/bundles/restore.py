@@ -19,6 +19,7 @@ from dart_streams.console.repair import projection
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import RunFolder, folder_of, write_toml
 from dart_streams.console.runs.run_log import read_events
+from dart_streams.disk_room import make_private
 from dart_streams.errors import UserError
 from dart_streams.store import connect, create_schema
 
@@ -94,7 +95,8 @@ def restored_config(bundle: Bundle, deployment: Config, state: Path) -> Config:
 
 def make_folder(folder: RunFolder, config: Config, bundle: Bundle) -> None:
     """Make a run's folder with its configuration, its tasks, and the mark of a restored run."""
-    folder.path.mkdir(parents=True)
+    make_private(folder.path.parent)
+    folder.path.mkdir(0o700)
     folder.restored_file.write_text(f"{bundle.path.name}\n")
     (folder.path / TASKS).write_text(bundle.text(TASKS))
     write_toml(folder.path / CONFIG, folder.resolved(config))

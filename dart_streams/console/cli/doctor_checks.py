@@ -232,6 +232,9 @@ def check_disk(config: Config) -> Finding:
         folder = folder.parent
     if not os.access(folder, os.W_OK):
         return Finding("disk", "fail", f"{folder} is not writable", "set run.state_dir to a folder you may write to")
+    runs = folder / "runs"
+    if runs.is_dir() and folder.stat().st_mode & runs.stat().st_mode & 0o077:
+        return Finding("disk", "warn", f"other users can read what is in {folder}", f"chmod 700 {folder}")
     room = room_at(folder)
     if room.files is not None and room.files < FEW_FILES:
         return Finding("disk", "fail", f"{room} at {folder}", "remove files there: each takes an inode")

@@ -20,7 +20,7 @@ from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.provenance import Provenance
 from dart_streams.console.runs.resumption import changed_keys, refuse_changes
-from dart_streams.disk_room import refusal_of
+from dart_streams.disk_room import make_private, refusal_of
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.fsync import replace_file
 
@@ -255,7 +255,7 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     task_sets.tasks_of(config, tasks_file)
     is_new = not folder.path.exists()
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        make_private(folder.path)
         if tasks_file != (target := folder.path / "tasks.toml"):
             write_tasks(tasks_file, target)
         write_toml(folder.config_file, folder.resolved(config))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from dart_streams.disk_room import make_private
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
 QUIET_S = 0.5
@@ -24,7 +25,7 @@ def one_at_a_time(folder: Path, wait_s: float, notify: Notify = ignore_message) 
     """Hold the lock of ``folder``, created if missing; raise after ``wait_s`` seconds without it."""
     lock = FileLock(folder / "lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         try:
             lock.acquire(timeout=min(QUIET_S, wait_s))
         except Timeout:
