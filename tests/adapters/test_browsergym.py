@@ -74,6 +74,17 @@ async def test_browsergym_keeps_the_contract(backend, monkeypatch):
     await conformance.check(backend, task())
 
 
+async def test_its_processes_get_no_secrets_of_the_worker(backend, monkeypatch):
+    monkeypatch.setenv("DART_KAFKA_PASSWORD", "secret")
+    own = made()
+    async with playing(own, task()) as environment:
+        process = psutil.Process(environment.process.process.pid)
+        for each in (process, *process.children(recursive=True)):
+            assert "DART_KAFKA_PASSWORD" not in each.environ()
+        assert "MINIWOB_URL" in process.environ()
+    await own.stop()
+
+
 async def test_another_seed_and_another_page_are_another_task(backend):
     environment = await backend.open(task())
     screens = [await environment.reset(task(page, seed)) for page, seed in (("click-test", 0), ("click-test", 1))]

@@ -7,9 +7,9 @@ from pathlib import Path
 OF_A_LOGIN = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "USER")
 
 
-def login_variables() -> dict[str, str]:
-    """Return the environment variables of a login, without this process's settings and secrets."""
-    return {name: os.environ[name] for name in OF_A_LOGIN if name in os.environ}
+def login_variables(*further: str) -> dict[str, str]:
+    """Return the environment variables of a login, and ``further`` ones, without this process's other secrets."""
+    return {name: os.environ[name] for name in (*OF_A_LOGIN, *further) if name in os.environ}
 
 
 def lower_session(pid: int, niceness: int) -> None:

@@ -33,6 +33,8 @@ class GymnasiumOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Actions as calls of BrowserGym, or as a dictionary of this project's fields with their ``type``."""
     browser: str = ""
     """Browser that BrowserGym starts; empty: the one that Playwright has installed."""
+    variables: str = "MINIWOB_URL DISPLAY"
+    """Environment variables that its process gets beside those of a login, separated by spaces."""
     reset_timeout_s: float = 120.0
 
 
@@ -77,7 +79,8 @@ class GymnasiumBackend:
                 return process
             await process.stop()
         settings = self.settings
-        process = GymnasiumProcess(Path(settings.python), settings.packages.split(), settings.browser)
+        packages, variables = settings.packages.split(), settings.variables.split()
+        process = GymnasiumProcess(Path(settings.python), packages, settings.browser, variables)
         self._taken.add(process)
         try:
             await process.start()

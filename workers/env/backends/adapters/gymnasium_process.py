@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from workers.env.environment import EnvironmentFault
+from workers.env.foreign_process import login_variables
 
 SERVER = Path(__file__).with_name("gymnasium_server.py")
 READY_S = 120.0
@@ -25,7 +26,8 @@ LINE_BYTES = 2**26
 class GymnasiumProcess:
     """One environment; after a fault it is ended, since its state is unknown."""
 
-    def __init__(self, python: Path, packages: Sequence[str], browser: str) -> None:
+    def __init__(self, python: Path, packages: Sequence[str], browser: str, variables: Sequence[str] = ()) -> None:
+        self.variables = variables
         self.command = [str(python), "-I", str(SERVER), json.dumps([list(packages), browser])]
         self.process: asyncio.subprocess.Process | None = None
         self._error_lines: deque[str] = deque(maxlen=20)
@@ -41,7 +43,13 @@ class GymnasiumProcess:
         pipe = asyncio.subprocess.PIPE
         try:
             self.process = await asyncio.create_subprocess_exec(
-                *self.command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE_BYTES, start_new_session=True
+                *self.command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=LINE_BYTES,
+                start_new_session=True,
+                env=login_variables(*self.variables),
             )
         except OSError as error:
             raise EnvironmentFault(f"{self.command[0]} cannot be run: {error}") from None
