@@ -265,11 +265,6 @@ def has_signal(own: Own, members: Sequence[GroupMember], rewards: Sequence[float
     return len(set(rewards)) > 1
 
 
-def group_advantages(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:
-    """Return each member's advantage, over all steps of the group that the policy took."""
-    return advantages.step_level_advantages(rewards, [len(member.own) for member in members])
-
-
 def selected_steps(own: Own, online: Sequence[Finish]) -> list[list[int]]:
     """Return the indexes of each member's steps to train on: all its own, unless each step has an entropy."""
     steps = [member.own for member in online]

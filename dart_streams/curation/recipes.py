@@ -27,7 +27,9 @@ DART = Rules(
     reward=lambda own, trajectory: advantages.checked_reward(trajectory),
     shape_rewards=lambda own, members, rewards: list(rewards),
     keep_group=groups.has_signal,
-    advantages=groups.group_advantages,
+    advantages=lambda own, members, rewards: advantages.step_level_advantages(
+        rewards, [len(one.own) for one in members]
+    ),
     step_advantages=lambda own, members, rewards, of_trajectories: [[] for _ in members],
     select_steps=groups.selected_steps,
     pooled=lambda own, trajectory, success: success,

@@ -79,7 +79,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         verdict=last.verdict,
         reason=end.reason[:MOST_EXCERPT] if order.purpose == "check" else "",
         person_steps=[step for step, action in enumerate(taken) if action.take_over is not None],
-        take_overs=take_overs_of(taken),
+        take_overs=[*dict.fromkeys(one.take_over for one in taken if one.take_over is not None)][:MOST_TAKE_OVERS],
     )
 
 
@@ -99,12 +99,6 @@ def step_action(text: str | None) -> StepAction:
         return StepAction()
     name = grammar.call(action).partition("(")[0]
     return StepAction(name=name, x=getattr(action, "x", None), y=getattr(action, "y", None))
-
-
-def take_overs_of(taken: Sequence[ExecutedAction]) -> list[str]:
-    """Return the ids of the first take-overs by which people acted, in order."""
-    ids = dict.fromkeys(action.take_over for action in taken if action.take_over is not None)
-    return list(ids)[:MOST_TAKE_OVERS]
 
 
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:

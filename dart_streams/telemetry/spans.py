@@ -87,11 +87,6 @@ def train_step_span(run: str, version: int) -> SpanRef:
     return derive_span(names.SPAN_TRAIN_STEP, run, version)
 
 
-def in_sample(ref: SpanRef) -> SpanRef:
-    """Return a derived span as a parent: sampled by its trace id, as the process decides that begins its trace."""
-    return ref._replace(sampled=ref.trace_id & LOW < Tracing.bound)
-
-
 class ActiveSpan:
     """A started span. As a context manager it is the current span, and an exception of the body is its error.
 
@@ -288,7 +283,8 @@ def disable() -> None:
 def trace_training(step: ActiveSpan, trajectory_ids: Iterable[str]) -> None:
     """Record in the trace of each trained trajectory the time of the optimizer step, which just ends, and its link."""
     for trajectory_id in trajectory_ids:
-        own = in_sample(trajectory_span(trajectory_id))
+        own = trajectory_span(trajectory_id)
+        own = own._replace(sampled=own.trace_id & LOW < Tracing.bound)  # as the process decides that begins the trace
         attributes = {**step.attributes, names.ATTR_TRAJECTORY: trajectory_id}
         span = ActiveSpan(names.SPAN_TRAIN, parent=own, links=[step.ref], attributes=attributes)
         span.started_ns = step.started_ns

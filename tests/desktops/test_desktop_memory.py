@@ -26,12 +26,6 @@ def server_of(environment: DesktopEnvironment) -> psutil.Process:
     return psutil.Process(environment.sandbox.process.pid).children()[0]
 
 
-def own_mb(server: psutil.Process) -> float:
-    """Return the resident memory of a process without pages of files. All users may read it, unlike its mappings."""
-    used = server.memory_info()
-    return float(used.rss - used.shared) / 1e6
-
-
 async def test_screens_of_sessions_that_ended_are_not_kept():
     """Episodes are played on large screens: a screen is a third of the server's memory, and steps may keep it too."""
     width, height = LARGE
@@ -45,7 +39,8 @@ async def test_screens_of_sessions_that_ended_are_not_kept():
                 assert await conformance.solve(environment, task(family, number))
                 assert await environment.evaluate() == 1
                 server = server_of(environment)
-                used_mb.setdefault(server.pid, []).append(own_mb(server))
+                used = server.memory_info()  # Without pages of files; all users may read it, unlike mappings.
+                used_mb.setdefault(server.pid, []).append(float(used.rss - used.shared) / 1e6)
     finally:
         await backend.stop()
     [of_one] = used_mb.values()

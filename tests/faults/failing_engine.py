@@ -17,10 +17,6 @@ TOO_LARGE = 1 << 60
 """Bytes."""
 
 
-def ask_for_too_much() -> None:
-    torch.empty(TOO_LARGE, dtype=torch.uint8)
-
-
 def hang() -> None:
     threading.Event().wait()
 
@@ -38,7 +34,7 @@ if __name__ == "__main__":
         step(core)
 
     VllmCore.step = failing  # type: ignore[method-assign, assignment]
-    signal.signal(signal.SIGUSR1, lambda *_: wanted.append(ask_for_too_much))
+    signal.signal(signal.SIGUSR1, lambda *_: wanted.append(lambda: torch.empty(TOO_LARGE, dtype=torch.uint8)))
     signal.signal(signal.SIGUSR2, lambda *_: wanted.append(hang))
 
     from dart_streams.console.cli.main import main

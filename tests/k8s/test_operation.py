@@ -201,12 +201,8 @@ def test_metrics_go_to_the_collector_that_prometheus_scrapes(tmp_path: Path):
     assert exporter["endpoint"].endswith(f":{scraped}")
     compose = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
     assert exporter == compose["exporters"]["prometheus"], "dashboards read these names"
-    assert pod["spec"]["containers"][0]["image"] == compose_image("collector")
-
-
-def compose_image(service: str) -> str:
-    image: str = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][service]["image"]
-    return image
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert pod["spec"]["containers"][0]["image"] == services["collector"]["image"]
 
 
 @pytest.mark.parametrize(("component", "job", "command"), [("evaluation", "evaluate", "eval"), ("report",) * 3])

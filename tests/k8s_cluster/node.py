@@ -116,13 +116,6 @@ def missing() -> str:
     return "" if (DEBIAN / "unpacked").exists() else "Debian's programs are not there: run `make test-k8s-cluster`"
 
 
-def import_pause(node: Node) -> None:
-    """Give the node the image of the container that holds a pod's namespaces."""
-    archive = RUN / "pause.tar"
-    write_image(archive, PAUSE, programs() / "pause")
-    node.inside("ctr", "--namespace=k8s.io", "images", "import", str(archive))
-
-
 def prepare() -> None:
     """Write the node's certificates, configuration and control groups."""
     shutil.rmtree(RUN, ignore_errors=True)
@@ -171,7 +164,9 @@ def running_node() -> Iterator[Node]:
         node = Node(first_process(outer))
         wait_until(lambda: is_ready(node, outer), "the node to be ready", UP_S)
         node.inside("kubectl", "apply", "--filename=-", text=(HERE / "node/dns.yaml").read_text())
-        import_pause(node)
+        # The image of the container that holds a pod's namespaces.
+        write_image(RUN / "pause.tar", PAUSE, programs() / "pause")
+        node.inside("ctr", "--namespace=k8s.io", "images", "import", str(RUN / "pause.tar"))
         yield node
     finally:
         # TERM does not end `unshare --fork`.

@@ -69,6 +69,7 @@ def test_tensors_that_share_memory_are_saved_once(tmp_path):
     from safetensors.torch import load_file
 
     assert list(load_file(tmp_path / weights.FILE)) == ["embed"]
+    assert [file.name for file in tmp_path.iterdir()] == [weights.FILE], "a half-written file had another name"
 
 
 def test_files_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
@@ -94,17 +95,6 @@ def test_this_environment_speaks_the_object_store_protocol():
     filesystem, folder = fsspec.core.url_to_fs(settings.trainer.weights_uri, anon=True)
     assert "s3" in file_storage.Storage(filesystem, folder, settings.trainer.weights_uri).protocols
     assert f"s3://{folder}" == settings.trainer.weights_uri
-
-
-def test_what_lies_beside_weights_is_fetched_with_them(tmp_path):
-    sha256 = weights.save(STATE, "memory://runs/beside", {weights.PROBE: b"{}"})
-    folder = weights.fetch(version("memory://runs/beside", sha256), tmp_path)
-    assert (folder / weights.PROBE).read_bytes() == b"{}"
-
-
-def test_a_half_written_file_has_another_name(tmp_path):
-    weights.save(STATE, str(tmp_path))
-    assert [file.name for file in tmp_path.iterdir()] == [weights.FILE]
 
 
 @pytest.mark.parametrize(

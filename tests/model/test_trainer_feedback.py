@@ -67,12 +67,6 @@ def test_corrections_are_imitated_beside_batches_and_after_kills(run):  # noqa: 
         assert [step.metrics.get(name, 0.0) for step in again] == pytest.approx(expected, abs=1e-5), name
 
 
-def taken_over(made: SyntheticBacklog, trajectory: str, step: int) -> SyntheticBacklog:
-    """Return rollouts with one action of a person in place of the policy's, as an environment worker records it."""
-    unsampled = {"tokens": [], "logprobs": [], "entropies": [], "versions": [], "prompt_sha": ""}
-    return alter_group(made, trajectory, step + 1, take_over="f0", **unsampled)
-
-
 def ended(made: SyntheticBacklog) -> list[Trajectory]:
     """Return the rollouts of a group as the recorder announces them."""
     summaries = map(summarize, made.observations.values())
@@ -86,7 +80,8 @@ def test_what_a_person_took_over_is_imitated_and_the_rest_credited(run):  # noqa
     curation = {"entropy": {"keep": 1.0}}
     ours = run(0, trainer={"groups_per_step": 1, "max_train_steps": 2}, curation=curation, **CREDIT)
     ours.maker.shape = BacklogShape(members=2, lengths=(3, 3))
-    made = taken_over(ours.maker.group(0), "trajectory-0-1", 1)
+    unsampled = {"tokens": [], "logprobs": [], "entropies": [], "versions": [], "prompt_sha": ""}
+    made = alter_group(ours.maker.group(0), "trajectory-0-1", 2, take_over="f0", **unsampled)
     shown, credited = sorted(curate(ours.config, ended(made)).groups, key=lambda group: not group.feedback)
     assert {one.trajectory_id: one.selected for one in credited.members} == {
         "trajectory-0-0": [0, 1, 2],

@@ -21,15 +21,10 @@ def distilled(services: Any, policy: Any, teacher: ScriptedTeacher, **trainer: A
     return run
 
 
-def answers_in(run: Run, index: int) -> int:
-    """Return the number of answers of a group."""
-    return sum(len(member.selected) for member in run.maker.group(index).group.members)
-
-
 def test_a_trainer_that_has_made_its_steps_waits_for_no_further_scores(services, policy):
     with scripted_teacher() as teacher:
         run = distilled(services, policy, teacher, max_train_steps=1)
-        teacher.most = answers_in(run, 0)
+        teacher.most = sum(len(member.selected) for member in run.maker.group(0).group.members)
         assert main.run(run.config) == 0
         [step] = run.steps()
         assert step.group_ids == ["group-0"] and step.scores is not None

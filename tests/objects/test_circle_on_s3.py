@@ -12,7 +12,6 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import msgspec
@@ -73,10 +72,6 @@ def config(services) -> Config:
     return msgspec.structs.replace(base, store=store)
 
 
-def with_store(config: Config, **changes: Any) -> Config:
-    return msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, **changes))
-
-
 @contextlib.asynccontextmanager
 async def opened(config: Config) -> AsyncIterator[AsyncStore]:
     async with contextlib.AsyncExitStack() as resources:
@@ -110,7 +105,8 @@ async def test_a_screenshot_is_an_object_and_no_row(server: ObjectServer, config
 
 
 async def test_screenshots_of_earlier_runs_are_read_from_the_database(server: ObjectServer, config: Config):
-    async with opened(with_store(config, objects=StoreObjects())) as before:
+    database = msgspec.structs.replace(config.store, objects=StoreObjects())
+    async with opened(msgspec.structs.replace(config, store=database)) as before:
         ref = await before.put_blob(PICTURE[::-1], "image/png", 4, 4)
     async with opened(config) as store:
         assert await store.get_blob(ref) == PICTURE[::-1]
@@ -241,17 +237,14 @@ def is_halted_in_episodes(made: Circle) -> bool:
     return False
 
 
-def waits_in(made: Circle, name: str) -> bool:
-    return WAITS in (made.made.path / "logs" / f"{name}.log").read_text(errors="replace")
-
-
 def test_a_run_outlives_its_object_store(services, server: ObjectServer, policy: Path, tmp_path: Path):
     """The environment worker is in episodes when the server dies: else it may have nothing to wait for."""
     with circle(s3_config(services, tmp_path / "state", policy), "object-store") as made:
         made.until(lambda: is_halted_in_episodes(made), "two episodes under way")
         server.kill()
         made.of_kind("env")[0].resume()
-        made.until(lambda: waits_in(made, "env-0"), "an environment worker that waits for the server")
+        log = made.made.path / "logs/env-0.log"
+        made.until(lambda: WAITS in log.read_text(errors="replace"), "an environment worker that waits for the server")
         server.start()
         made.goes_on()
         checkpoints = made.made.path / "checkpoints"

@@ -145,10 +145,6 @@ def tops(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports_of(file)}
 
 
-def is_model_side(file: Path) -> bool:
-    return str(file).startswith(MODEL_SIDE)
-
-
 BARE = {"dart_streams", "workers", "dart_streams.console"}
 """Packages that only hold packages of several floors."""
 
@@ -194,7 +190,7 @@ def test_topics_import_no_library_but_msgspec():
 
 
 def test_a_module_imports_no_library_of_another_environment():
-    assert not [file for file in FILES if not is_model_side(file) and tops(file) & MODEL_LIBRARIES]
+    assert not [file for file in FILES if not str(file).startswith(MODEL_SIDE) and tops(file) & MODEL_LIBRARIES]
     others = [file for file in FILES if not str(file).startswith((*DATA_SIDE, "benchmarks/"))]
     assert not [file for file in others if tops(file) & DATA_LIBRARIES]
 

@@ -72,11 +72,6 @@ def until(deployment: Deployment, share: float) -> None:
     deployment.goes_on("observations", int(HOUR * SHARE * share))
 
 
-def are_shared(deployment: Deployment) -> bool:
-    """Return whether both releases have partitions of each kind of worker."""
-    return all(len(shares) == 2 and all(shares) for shares in deployment.shares(*WORKERS).values())
-
-
 def settle(deployment: Deployment) -> None:
     """End the trainer, and wait until nobody has records to read."""
     deployment.end(NEW, "trainer")
@@ -101,7 +96,11 @@ def upgrade(deployment: Deployment) -> None:
     deployment.run(NEW, "topics", "apply")
     deployment.run(NEW, "store", "apply")
     deployment.start(NEW, *WORKERS)
-    wait_until(lambda: are_shared(deployment), "partitions for both releases", BOUND_S)
+    wait_until(
+        lambda: all(len(shares) == 2 and all(shares) for shares in deployment.shares(*WORKERS).values()),
+        "partitions for both releases",
+        BOUND_S,
+    )
     until(deployment, 0.3)
     deployment.start(NEW, "curator")
     wait_until(lambda: len(deployment.shares("curator")["curator"]) == 2, "two curators", BOUND_S)

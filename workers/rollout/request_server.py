@@ -163,7 +163,9 @@ class RequestServer:
             await self.publisher.publish(actions.TOPIC, reply, partition=partition)
         except Unencodable as error:
             log.warning("reply refused", request_id=reply.request_id, tokens=len(reply.tokens), reason=str(error))
-            reply = without_answer(reply, str(error))
+            nothing: dict[str, Any] = {"text": "", "tokens": [], "logprobs": [], "entropies": [], "versions": []}
+            nothing |= {"prompt_tokens": 0, "prompt_sha": ""}
+            reply = msgspec.structs.replace(reply, **nothing, error=str(error)[:MAX_REASON])
             await self.publisher.publish(actions.TOPIC, reply, partition=partition)
         return reply
 
@@ -208,12 +210,6 @@ def count_tokens(generation: Generation) -> None:
     prompt_tokens.add(generation.cached_tokens, {"source": "cached"})
     if generation.recalled is not None:
         recalled.add(1, {"tokens": generation.recalled})
-
-
-def without_answer(reply: ActionResponse, error: str) -> ActionResponse:
-    """Return a reply with an error instead of an answer."""
-    nothing: dict[str, Any] = {"text": "", "tokens": [], "logprobs": [], "entropies": [], "versions": []}
-    return msgspec.structs.replace(reply, **nothing, prompt_tokens=0, prompt_sha="", error=error[:MAX_REASON])
 
 
 class LateRequests:

@@ -15,7 +15,6 @@ from typing import Any
 import structlog
 import torch
 from vllm import EngineArgs, SamplingParams
-from vllm.config import VllmConfig
 from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
@@ -81,7 +80,8 @@ class VllmCore:
         arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share, shared_bytes)
         engine_config = EngineArgs(**arguments).create_engine_config()
         engine_config.scheduler_config.encoder_cache_size = capacity
-        ban_tokens(engine_config, renderer)
+        banned = ~renderer.allowed_mask(engine_config.model_config.get_vocab_size())
+        engine_config.additional_config = {BANNED_TOKENS: banned.nonzero()[:, 0].tolist()}
         self.llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         self.caches = EngineCaches(self.llm)
         self.llm.collective_rpc("prepare_rank", args=(place, os.getpid()))
@@ -243,9 +243,3 @@ def refuse_ranks(config: Config, renderer: Renderer) -> None:
         reason = tensor_parallel.device_refusal(ranks, torch.accelerator.device_count())
     if reason:
         raise UserError(reason)
-
-
-def ban_tokens(engine_config: VllmConfig, renderer: Renderer) -> None:
-    """Tell the logits processor of each rank which tokens are never sampled."""
-    allowed = renderer.allowed_mask(engine_config.model_config.get_vocab_size())
-    engine_config.additional_config = {BANNED_TOKENS: (~allowed).nonzero()[:, 0].tolist()}

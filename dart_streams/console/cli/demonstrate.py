@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import socket
 
     from dart_streams.config import Config
-    from dart_streams.config.tasks import Task, TaskSet
+    from dart_streams.config.tasks import TaskSet
     from dart_streams.console.views.page.guard import Guard
     from dart_streams.console.views.play.player import PersonClient
 
@@ -47,7 +47,9 @@ def demonstrate(
 
     log_to_stderr()
     settings, tasks = deployment_of(run, state, config)
-    chosen = demonstrable_task(tasks, task)
+    chosen = tasks.get(task)
+    if chosen.split == "heldout":
+        raise UserError(f"{task} is held out: evaluation would measure the demonstration. Choose a training task")
     if not settings.curation.pool.enabled:
         note("curation.pool.enabled is false: only a recipe that imitates demonstrations learns from yours")
     listener = ui.open_listener(HOST, port, page_address.PageAddress(url="", address="", token=""), any_free=port == 0)
@@ -76,14 +78,6 @@ def deployment_of(run: str, state: Path, config: Path | None) -> tuple[Config, T
         raise UserError("--run and --config name two deployments: give one of them")
     settings = read_config(config)
     return settings, tasks.tasks_of(settings)
-
-
-def demonstrable_task(tasks: TaskSet, task_id: str) -> Task:
-    """Return a training task; raise :class:`UserError` for a held-out one, :class:`ConfigError` for an unknown one."""
-    task = tasks.get(task_id)
-    if task.split == "heldout":
-        raise UserError(f"{task_id} is held out: evaluation would measure the demonstration. Choose a training task")
-    return task
 
 
 async def serve(

@@ -21,7 +21,6 @@ from dart_streams.fsync import replace_file
 if TYPE_CHECKING:
     from dart_streams.config.tasks import OsworldTasks
     from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker
-    from workers.env.backends.osworld.local_copy import CopiedFile
     from workers.env.backends.osworld.mirror import MirrorEntry
     from workers.env.backends.osworld.tasks import OsworldTask, UnusableTask
 
@@ -70,7 +69,12 @@ def mirror(
     tasks, unusable = select_tasks(osworld, task_list, only)
     folder.mkdir(parents=True, exist_ok=True)
     if source is not None:
-        note_copied(take_files(Mirror(folder), tasks, LocalCopy(source), link))
+        files = take_files(Mirror(folder), tasks, LocalCopy(source), link)
+        counts = Counter(file.outcome for file in files)
+        note(f"{counts['taken']} files taken, {counts['absent']} are not in the copy")
+        for file in files:
+            if file.outcome not in {"taken", "absent"}:
+                note(f"not taken ({file.outcome}): {file.path}")
     if make:
         count = fill(Mirror(folder), tasks)
         note(f"{count} substitutes of our own making written: no score with them is one of OSWorld's")
@@ -162,15 +166,6 @@ def check(
     list_unusable(unusable)
     if unusable:
         raise typer.Exit(1)
-
-
-def note_copied(files: Sequence[CopiedFile]) -> None:
-    """Note the number of files that were taken from a local copy, and each that it has but that was not taken."""
-    counts = Counter(file.outcome for file in files)
-    note(f"{counts['taken']} files taken, {counts['absent']} are not in the copy")
-    for file in files:
-        if file.outcome not in {"taken", "absent"}:
-            note(f"not taken ({file.outcome}): {file.path}")
 
 
 def missing_of(entries: Sequence[MirrorEntry]) -> list[MissingOfTask]:

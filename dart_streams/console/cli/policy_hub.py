@@ -35,7 +35,10 @@ def fetch(
 
     model = read_id(model_id, revision)
     if output is not None:
-        refuse_other_folder(output)
+        if output.exists() and not output.is_dir():
+            raise UserError(f"{output} is a file: name a folder")
+        if output.is_dir() and any(output.iterdir()) and not (output / ".cache/huggingface").is_dir():
+            raise UserError(f"{output} has other files: name a new folder")
     from dart_streams.policy import hub
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # The client would end only after the files that it is fetching.
@@ -94,11 +97,3 @@ def read_id(text: str, revision: str) -> HubModel:
         what = "revision" if revision and parse_id(text) else "id"
         raise UserError(f"{revision if what == 'revision' else text!r} is no {what}: use ORGANIZATION/NAME@REVISION")
     return model
-
-
-def refuse_other_folder(output: Path) -> None:
-    """Raise :class:`UserError` for a folder with files that an earlier fetch did not write."""
-    if output.exists() and not output.is_dir():
-        raise UserError(f"{output} is a file: name a folder")
-    if output.is_dir() and any(output.iterdir()) and not (output / ".cache/huggingface").is_dir():
-        raise UserError(f"{output} has other files: name a new folder")

@@ -80,7 +80,10 @@ def run(
         raise UserError("an attached run's processes have read their configuration: set its keys in the file")
     if recipe and resume:
         raise UserError("--resume goes on with the run's own recipes: leave out --recipe")
-    refuse_dry_run(dry_run=dry_run, attached=attached, planned=gpus is not None or as_json)
+    if (gpus is not None or as_json) and not dry_run:
+        raise UserError("--gpus and --json go with --dry-run; hardware.gpus sets the GPUs of a run")
+    if dry_run and attached:
+        raise UserError("--dry-run prints what a run starts, and an attached run starts nothing: leave one of them out")
     if reason := environment.disabled_reason(os.environ):
         note(f"nothing is measured: {reason}")
     changes = [*(settings or ()), *([f"run.minutes={minutes}"] if minutes is not None else ())]
@@ -113,14 +116,6 @@ def refuse_options(
         raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
     if state and (config or not resume):
         raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
-
-
-def refuse_dry_run(*, dry_run: bool, attached: bool, planned: bool) -> None:
-    """Raise UserError for a dry run of an attached run; ``planned``: an option is given that only a dry run has."""
-    if planned and not dry_run:
-        raise UserError("--gpus and --json go with --dry-run; hardware.gpus sets the GPUs of a run")
-    if dry_run and attached:
-        raise UserError("--dry-run prints what a run starts, and an attached run starts nothing: leave one of them out")
 
 
 def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dart_streams.config import Config
-    from dart_streams.console.runs.task_history import TaskHistory, TaskRow
+    from dart_streams.console.runs.task_history import TaskRow
 
 WIDE_COLUMNS = 110
 """Terminal width from which the table shows the reasons of the next budgets."""
@@ -46,7 +46,10 @@ def show_tasks(
         return
     history = TaskHistory(deployment, RunState().fold(read_log(deployment.bus, READ)))
     if task:
-        show_groups(history, task, as_json=as_json)
+        if task not in history.tasks:
+            near = difflib.get_close_matches(task, history.tasks, n=1)
+            raise UserError(f"nothing is decided of task {task!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+        show(list(history.groups[task].values()), as_json=as_json, title=task, empty="no group is open yet")
         return
     rows = history.rows()
     if as_json or not rows:
@@ -73,14 +76,6 @@ def show_proposed(deployment: Config, *, as_json: bool) -> None:
     show(rows, as_json=as_json, empty=f"no task was proposed under {deployment.bus.prefix!r}")
     states = [row.state for row in rows]
     note(", ".join(f"{states.count(state)} {state}" for state in ("accepted", "refused", "waiting")))
-
-
-def show_groups(history: TaskHistory, task: str, *, as_json: bool) -> None:
-    """Print the groups of one task; raise :class:`UserError` that suggests the nearest task if it is unknown."""
-    if task not in history.tasks:
-        near = difflib.get_close_matches(task, history.tasks, n=1)
-        raise UserError(f"nothing is decided of task {task!r}" + (f": did you mean {near[0]!r}?" if near else ""))
-    show(list(history.groups[task].values()), as_json=as_json, title=task, empty="no group is open yet")
 
 
 def table_of(rows: Sequence[TaskRow], *, reasons: bool) -> Table:

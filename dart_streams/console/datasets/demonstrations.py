@@ -118,7 +118,9 @@ def as_demonstration(
     observations = episode.observations
     refuse_unusable(observations, tasks, any_task)
     first = observations[0]
-    identity = demonstration_id(config.bus.prefix, first)
+    own = f"{config.bus.prefix}\n{first.trajectory_id}\n{first.order.task_id}"
+    # With the prefix, an import into the episode's own run does not replace the episode.
+    identity = new_trajectory_id(first.at_ms, hashlib.sha256(own.encode()).digest()[:10])
     order = demonstration_order(f"demonstration-{identity}", first.order.task_id, first.order.max_steps, config)
     shown: list[Observation] = []
     for observation in observations:
@@ -178,12 +180,6 @@ def answer(text: str, action: str | None = None, request_id: str = "import", exe
     """Return an answer without tokens; ``action`` is null until the answer is parsed."""
     given = {"text": text, "action": action, "request_id": request_id, "execute_ms": execute_ms}
     return ExecutedAction(**UNANSWERED | given)
-
-
-def demonstration_id(prefix: str, first: Observation) -> str:
-    """Return a UUIDv7 from an episode's id and ``prefix``; an import into its own run does not replace the episode."""
-    digest = hashlib.sha256(f"{prefix}\n{first.trajectory_id}\n{first.order.task_id}".encode()).digest()
-    return new_trajectory_id(first.at_ms, digest[:10])
 
 
 class Placed(NamedTuple):

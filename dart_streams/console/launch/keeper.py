@@ -32,7 +32,9 @@ def main(arguments: list[str]) -> int:
         if stopped or code == 0:
             return 0
         if code in FINAL_CODES:
-            os.write(terminal, failure_text(name, code, Path(log)).encode())
+            end = Path(log).read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+            failed = f"{name} ended with exit code {code}, and does not start again. The end of {log}:\n{end}\n"
+            os.write(terminal, failed.encode())
             os.kill(script, signal.SIGUSR1)
             return code
         os.write(terminal, f"{name} ended with exit code {code} and starts again; its log is {log}\n".encode())
@@ -50,12 +52,6 @@ def is_stopped(wake: int, wait_s: float) -> bool:
         if wake in ready and any(number != signal.SIGCHLD for number in os.read(wake, 1024)):
             return True
     return False
-
-
-def failure_text(name: str, code: int, log: Path) -> str:
-    """Return what is shown of a process that cannot run as it is, with the end of its log."""
-    end = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
-    return f"{name} ended with exit code {code}, and does not start again. The end of {log}:\n{end}\n"
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ def plan_run(config: Config, placement: Placement, folder: RunFolder) -> RunPlan
     found, file = processes.find_programs(), folder.config_file
     sets = [processes.list_processes(config, file, found, placement, node) for node in range(placement.nodes)]
     first = policy_rows(config, folder.path, found, placement)
-    return RunPlan(changed_tables(folder.resolved(config)), (*first, *list_placed(sets, placement)), placement.notes)
+    tables, defaults = (without_nulls(msgspec.to_builtins(one)) for one in (folder.resolved(config), Config()))
+    return RunPlan(drop_defaults(tables, defaults), (*first, *list_placed(sets, placement)), placement.notes)
 
 
 def policy_rows(config: Config, folder: Path, found: Programs, placement: Placement) -> tuple[PlacedProcess, ...]:
@@ -134,11 +135,6 @@ def is_built(config: Config) -> bool:
     except UserError:
         return False
     return True
-
-
-def changed_tables(config: Config) -> dict[str, Any]:
-    """Return the keys that differ from the defaults, in their tables."""
-    return drop_defaults(without_nulls(msgspec.to_builtins(config)), msgspec.to_builtins(Config()))
 
 
 def placement_lines(rows: tuple[PlacedProcess, ...], placement: Placement) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Removes what a run has left: its topics, its rows, screenshots that no other run shows, and its folder."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -52,7 +51,8 @@ def screenshots_in(session: Session, run: str) -> tuple[set[str], set[str]]:
     not known.
     """
     own, others = set[str](), set[str]()
-    for name, observation in all_steps(session):
+    query = SimpleStatement("SELECT run, observation FROM steps", fetch_size=PAGE)
+    for name, observation in session.execute(query, timeout=None):
         try:
             shown = msgspec.json.decode(observation, type=ShownScreen).screenshot
         except msgspec.DecodeError as error:
@@ -65,12 +65,6 @@ def screenshots_in(session: Session, run: str) -> tuple[set[str], set[str]]:
         if shown is not None:
             (own if name == run else others).add(shown.sha256)
     return own - others, own & others
-
-
-def all_steps(session: Session) -> Iterator[tuple[str, str]]:
-    """Yield run and observation of each stored step."""
-    query = SimpleStatement("SELECT run, observation FROM steps", fetch_size=PAGE)
-    yield from session.execute(query, timeout=None)
 
 
 class RunRemoval:

@@ -41,7 +41,8 @@ def start_run(
     """
     config, placement = placed_run.place_run(config, keys, placed_run.find_gpus(config))
     refuse_unfit_model(config)
-    refuse_missing_key(config)
+    if config.rollout.engine == "openai" and config.rollout.openai.api_key:
+        auth.read_secret(config.rollout.openai.api_key, "rollout.openai.api_key")
     bind_rules(config)  # Contradictory recipes are refused before anything starts.
     run_id = config.run.id if resume else name or run_folder.new_id()
     plan = placed_run.plan_run(config, placement, run_folder.folder_of(config, run_id))
@@ -182,13 +183,6 @@ def refuse_unfit_model(config: Config) -> None:
         if config.trainer.lora.rank:
             linear = model_files.linear_layers(model_files.read_headers(folder))
             gpu_memory.adapted_layers(linear, config.trainer.lora)
-
-
-def refuse_missing_key(config: Config) -> None:
-    """Raise ConfigError if this process cannot read the API key of the policy's endpoint."""
-    settings = config.rollout.openai
-    if config.rollout.engine == "openai" and settings.api_key:
-        auth.read_secret(settings.api_key, "rollout.openai.api_key")
 
 
 async def evaluate_served(config: Config) -> EvaluationResult:

@@ -57,7 +57,10 @@ def slurm_scripts(plan: LaunchPlan) -> dict[str, str]:
     """Return the scripts by file name; raise ConfigError for services on loopback."""
     refuse_loopback(plan, "the jobs")
     env = array_job(plan, "env", plan.nodes[0].env, ["--nodes=1", "--ntasks=1"])
-    jobs = {"env": env, "rollout": rollout_job(plan), "trainer": trainer_job(plan)}
+    workers = tuple(spec for node in plan.nodes for spec in node.rollout)
+    gpus = [f"--gpus-per-node={tensor_parallel(plan.config)}"] if plan.config.rollout.engine == "vllm" else []
+    rollout = array_job(plan, "rollout", workers, ["--nodes=1", "--ntasks=1", *gpus])
+    jobs = {"env": env, "rollout": rollout, "trainer": trainer_job(plan)}
     jobs = {name: text for name, text in jobs.items() if text}
     folder = shlex.quote(str(plan.config_file.parent))
     submit = SUBMIT.format(run=plan.run.id, folder=folder, jobs=" ".join(jobs))
@@ -96,14 +99,6 @@ def control_job(plan: LaunchPlan, others: list[str]) -> str:
     at = next(number for number, line in enumerate(own) if " store apply " in line)
     own.insert(at + 1, f"touch {shlex.quote(str(plan.config_file.parent / 'ready'))}")
     return "\n".join([*lines, *own, ""])
-
-
-def rollout_job(plan: LaunchPlan) -> str:
-    """Return the job array of rollout workers; Slurm gives each the GPUs of its engine."""
-    workers = tuple(spec for node in plan.nodes for spec in node.rollout)
-    vllm = plan.config.rollout.engine == "vllm"
-    gpus = [f"--gpus-per-node={tensor_parallel(plan.config)}"] if vllm else []
-    return array_job(plan, "rollout", workers, ["--nodes=1", "--ntasks=1", *gpus])
 
 
 def array_job(plan: LaunchPlan, kind: str, specs: tuple[ProcessSpec, ...], options: list[str]) -> str:

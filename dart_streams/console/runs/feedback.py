@@ -63,14 +63,6 @@ def find_trajectory(trajectories: Iterable[Trajectory], name: str) -> Trajectory
     return next(iter(found.values()))
 
 
-def canonical_action(text: str) -> str:
-    """Return a person's action in canonical form; raise UserError if it can't be read."""
-    try:
-        return call(parse_written(text))
-    except Unparsable as error:
-        raise UserError(f"{text!r} is no action: {error}. Write it as click(start_box='(84,120)')") from None
-
-
 def make_feedback(trajectory: Trajectory | Subject, author: str, at_ms: int, **said: Any) -> Feedback:
     """Return a feedback on a trajectory, said at ``at_ms`` (epoch milliseconds), under the id of all that it says.
 
@@ -90,7 +82,10 @@ def make_correction(trajectory: Trajectory, step: int, action: str, author: str,
     if not 0 <= step < trajectory.steps:
         raise UserError(f"trajectory {trajectory.trajectory_id} has {trajectory.steps} actions: 0 is the first")
     refuse_untrained(trajectory)
-    canonical = canonical_action(action)
+    try:
+        canonical = call(parse_written(action))
+    except Unparsable as error:
+        raise UserError(f"{action!r} is no action: {error}. Write it as click(start_box='(84,120)')") from None
     return make_feedback(trajectory, author, at_ms, kind="correction", step=step, action=canonical, note=note)
 
 

@@ -104,21 +104,15 @@ def token_texts(tokens: Sequence[int], pieces: Pieces) -> list[str | None]:
     return [text if token in pieces else None for text, token in zip(texts, tokens, strict=True)]
 
 
-def tokenizer_file(config: Config, tasks: TaskSet) -> Path | None:
-    """Return the tokenizer's file of a run's policy on this machine, there or not; None for a model not fetched."""
-    text = config.policy.path
-    if model := hub_model(text):
-        folder = find_snapshot(model)
-    else:
-        folder = Path(text) if text else tiny_policy_folder(config, tasks)
-    return folder / TOKENIZER if folder is not None else None
-
-
 def read_pieces(config: Config, tasks: TaskSet) -> Pieces:
     """Return the pieces of a run's policy; empty without a tokenizer on this machine."""
+    text = config.policy.path
     try:
-        file = tokenizer_file(config, tasks)
-        return parse_pieces(file.read_bytes()) if file is not None else {}
+        if model := hub_model(text):
+            folder = find_snapshot(model)
+        else:
+            folder = Path(text) if text else tiny_policy_folder(config, tasks)
+        return parse_pieces((folder / TOKENIZER).read_bytes()) if folder is not None else {}
     except (OSError, msgspec.MsgspecError):
         return {}
 

@@ -94,6 +94,8 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
     progress, lags = inputs.progress, inputs.lags
     lost, still_open = open_orders.lost_orders(progress, lags), open_orders.orders_under_way(progress, lags)
     before, after = read_evaluations(inputs)
+    ages = [age for step in inputs.trained for age in ages_of(inputs, step)]
+    pauses = [switch.pause_ms for switch in progress.switches]
     return {
         "recipe": list(inputs.config.recipe),
         **success_fields(before, after),
@@ -101,8 +103,11 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         **count_volume(inputs),
         "env_utilisation": round_optional(slot_utilization(inputs)),
         "slot_time": slot_time(inputs),
-        "staleness": staleness_fields(inputs),
-        "weight_switch_ms": switch_pauses(inputs),
+        "staleness": {"mean": round_optional(mean_or_none(ages)), "max": max(ages, default=None)},
+        "weight_switch_ms": {
+            "p50": round_optional(median_or_none(pauses), 1),
+            "max": round_optional(max(pauses, default=None), 1),
+        },
         "versions_served": len({switch.version for switch in progress.switches}),
         "served_weights": msgspec.to_builtins(served_weights(progress)),
         "failed_loads": len(progress.failed_loads),
@@ -226,12 +231,6 @@ def slot_utilization(inputs: ReportInputs) -> float | None:
     return min(1.0, busy_ms / (len(inside) * SLICE_MS * env.workers * env.slots)) if inside else None
 
 
-def staleness_fields(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the staleness of trajectories at training, in versions, from ``trained`` and ``curated``."""
-    ages = [age for step in inputs.trained for age in ages_of(inputs, step)]
-    return {"mean": round_optional(mean_or_none(ages)), "max": max(ages, default=None)}
-
-
 def ages_of(inputs: ReportInputs, step: TrainedStep) -> list[int]:
     """Return the age of each trajectory of an optimizer step: the trained version less the oldest that acted.
 
@@ -245,12 +244,6 @@ def ages_of(inputs: ReportInputs, step: TrainedStep) -> list[int]:
         for member in group.members
         if member.source == "online" and member.version_min is not None
     ]
-
-
-def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the pauses of generation for weight switches, from ``weights-serving``."""
-    pauses = [switch.pause_ms for switch in inputs.progress.switches]
-    return {"p50": round_optional(median_or_none(pauses), 1), "max": round_optional(max(pauses, default=None), 1)}
 
 
 def count_requests(inputs: ReportInputs) -> dict[str, int | None]:

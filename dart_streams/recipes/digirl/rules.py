@@ -132,13 +132,8 @@ def has_steps(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]
     return any(select_steps(own, [member for member in members if isinstance(member, Finish)]))
 
 
-def unit_advantages(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:
-    """Return 1 for each member: all selected steps are imitated alike."""
-    return [1.0] * len(members)
-
-
 RULES = Rules(
-    advantages=unit_advantages,
+    advantages=lambda own, members, rewards: [1.0] * len(members),
     keep_group=has_steps,
     select_steps=select_steps,
     remember=remember_outcome,

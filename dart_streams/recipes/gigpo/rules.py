@@ -61,11 +61,6 @@ def known_screens(member: GroupMember) -> list[str]:
     return ["" if step in member.recorded else screen for step, screen in enumerate(member.screens)]
 
 
-def trajectory_advantages(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:
-    """Return each trajectory's advantage over the group's trajectories, however many steps they have."""
-    return relative_values(rewards, own.settings.by_deviation)
-
-
 def step_advantages(
     own: Own, members: Sequence[GroupMember], rewards: Sequence[float], of_trajectories: Sequence[float]
 ) -> list[list[float]]:
@@ -86,4 +81,8 @@ def returns_differ(own: Own, members: Sequence[GroupMember], rewards: Sequence[f
     return own.settings.step_weight != 0 and any(len({value for *_, value in seen}) > 1 for seen in by_screen.values())
 
 
-RULES = Rules(advantages=trajectory_advantages, step_advantages=step_advantages, keep_group=returns_differ)
+RULES = Rules(
+    advantages=lambda own, members, rewards: relative_values(rewards, own.settings.by_deviation),
+    step_advantages=step_advantages,
+    keep_group=returns_differ,
+)

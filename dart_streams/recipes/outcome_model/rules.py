@@ -50,18 +50,14 @@ def load_model(settings: Settings) -> OutcomeModel:
     return model
 
 
-def predicted_gain(success: float) -> float:
-    """Return 4 p (1 - p): the variance of a rollout's success, 1 at its largest."""
-    return 4.0 * success * (1.0 - success)
-
-
 def turn_weight(own: Own, turn: Turn) -> float:
     """Return the predicted gain of a task; 1 after ``PATIENCE`` - 1 skipped turns."""
     if turn.task.skips + 1 >= PATIENCE:
         return 1.0
     features = describe_task(turn.task_id, turn.max_steps, own.memory.recent)
     success = success_probability(features, own.load().weights, own.memory.change)
-    return max(own.settings.least, predicted_gain(success))
+    # The variance of a rollout's success, 1 at its largest.
+    return max(own.settings.least, 4.0 * success * (1.0 - success))
 
 
 def learn_finish(own: Own, event: object) -> None:

@@ -51,9 +51,7 @@ def keep_group(own: Own, members: Sequence[GroupMember], rewards: Sequence[float
     return True
 
 
-def curate_rewards(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:
-    """Return the shaped rewards in place of advantages, which the trainer makes of them."""
-    return list(rewards)
-
-
-RULES = Rules(shape_rewards=shape_rewards, keep_group=keep_group, advantages=curate_rewards)
+# The trainer makes advantages of the shaped rewards.
+RULES = Rules(
+    shape_rewards=shape_rewards, keep_group=keep_group, advantages=lambda own, members, rewards: list(rewards)
+)

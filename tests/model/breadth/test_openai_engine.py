@@ -1,7 +1,6 @@
 """The openai engine against vLLM's own OpenAI server with the tiny policy: what it says of its tokens is true."""
 
 import asyncio
-import hashlib
 import io
 import json
 import math
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 import structlog
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config, parse
@@ -26,9 +25,10 @@ from tests import events
 from tests.model import plain_transformers
 from tests.model.breadth import vllm_server
 from tests.model.engines import stop_engine
+from tests.model.test_vllm_engine import SCREENS, read, screen
 from topics.action_requests import ActionRequest
 from topics.observations import EpisodeEnd
-from topics.values import BlobRef, MessagePart, Sampling
+from topics.values import MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.env.environment import Screen
 from workers.env.judging import EndedEpisode
@@ -37,22 +37,6 @@ from workers.rollout.openai_engine import OpenaiEngine
 from workers.rollout.vllm_engine import VllmEngine
 
 KEY = "a key that is in no log"
-SCREENS: dict[str, bytes] = {}
-
-
-async def read(ref: BlobRef) -> bytes:
-    return SCREENS[ref.sha256]
-
-
-def screen(number: int) -> BlobRef:
-    image = Image.new("RGB", (160, 210), "white")
-    ImageDraw.Draw(image).rectangle((number, 2 * number, number + 40, 2 * number + 20), fill=(number, 80, 160))
-    stream = io.BytesIO()
-    image.save(stream, "PNG")
-    data = stream.getvalue()
-    ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=160, height=210)
-    SCREENS[ref.sha256] = data
-    return ref
 
 
 def request(number: int, images: int = 1, text: str = "Click button 7.", **sampling) -> ActionRequest:

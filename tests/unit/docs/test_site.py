@@ -44,15 +44,12 @@ def ids(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def slug(heading: str) -> str:
-    """Return a heading's anchor, as GitHub and MkDocs make it for headings of words."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
-    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text))
-
-
 @cache
 def anchors(path: Path) -> set[str]:
-    return {slug(heading) for heading in HEADING.findall(FENCE.sub("", path.read_text()))}
+    """Return the anchors of a page's headings, as GitHub and MkDocs make them for headings of words."""
+    headings = HEADING.findall(FENCE.sub("", path.read_text()))
+    texts = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one).replace("`", "").strip().lower() for one in headings)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text)) for text in texts}
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=ids)
@@ -97,11 +94,6 @@ def test_configuration_keys_that_are_mentioned_exist(page: Path):
             assert owner or text in KEYS or Path(text).suffix in (".json", ".py", ".toml", ".md"), span
 
 
-def verbs_of(name: str) -> set[str]:
-    """Return the commands of a group: those that docs/cli.md has a section for."""
-    return set(re.findall(rf"^##+ {name} ([\w-]+)$", (DOCS / "cli.md").read_text(), re.MULTILINE))
-
-
 @pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY], ids=ids)
 def test_commands_that_are_mentioned_exist(page: Path):
     names = {command.name for command in COMMANDS}
@@ -111,7 +103,8 @@ def test_commands_that_are_mentioned_exist(page: Path):
         for verb, inner in COMMAND.findall(line):
             assert verb in names, f"{verb}: {line}"
             if verb in GROUPS and inner:
-                assert set(inner.split("|")) <= verbs_of(verb), line
+                sections = re.findall(rf"^##+ {verb} ([\w-]+)$", (DOCS / "cli.md").read_text(), re.MULTILINE)
+                assert set(inner.split("|")) <= set(sections), line
 
 
 def options_by_command() -> dict[str, set[str]]:

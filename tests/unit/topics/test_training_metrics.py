@@ -69,13 +69,9 @@ def published() -> set[str]:
 def listed(file: str, name: str) -> set[str]:
     """Return the texts in the value of a module's constant."""
     for node in ast.parse((ROOT / file).read_text()).body:
-        if isinstance(node, ast.Assign) and text_of_target(node) == name:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return {one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)}
     raise AssertionError(f"{file} has no {name}")
-
-
-def text_of_target(node: ast.Assign) -> str:
-    return node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
 
 
 def reported() -> set[str]:

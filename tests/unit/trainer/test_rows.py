@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from topics.values import BlobRef
 from trainer.data.rows import Row, RowBuilder, RowKinds, lay_out, split_row
@@ -105,12 +106,8 @@ def batches(draw: st.DrawFn) -> list[TrainingSample]:
         for step in selected:
             sample = step_sample(trajectory, step, answers, step // block * block)
             other = [8, *sample.answer] if step in drifting else sample.answer
-            samples.append(TrainingSample(**{**as_fields(sample), "answer": other}))
+            samples.append(replace(sample, answer=other))
     return draw(st.permutations(samples))
-
-
-def as_fields(sample: TrainingSample) -> dict[str, object]:
-    return {name: getattr(sample, name) for name in sample.__struct_fields__}
 
 
 @given(batches(), st.builds(RowKinds, st.booleans(), st.booleans()), st.integers(0, 20))

@@ -1,7 +1,7 @@
 """Trajectories for the page: the table, the steps, the prompt of a step, and the page of any id. Pure."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -16,11 +16,10 @@ from dart_streams.console.runs.feedback import FeedbackRow, rows_on
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.token_texts import Pieces, token_texts
 from dart_streams.console.views.page.source import NotFound
-from dart_streams.episodes import prompts
 from topics.curated import Member
 from topics.observations import Observation
 from topics.trajectories import Trajectory
-from topics.values import BlobRef, MessagePart
+from topics.values import BlobRef
 
 FILTERS = ("task_id", "outcome", "purpose", "group_id")
 PAGE = 100
@@ -69,12 +68,6 @@ def trajectory_page(state: RunState, wanted: Mapping[str, str], cursor: int | No
             if len(rows) == PAGE:
                 return TrajectoryPage(rows, number or None, total)
     return TrajectoryPage(rows, None, total)
-
-
-def matching_rows(state: RunState, wanted: Mapping[str, str]) -> Iterator[TrajectoryRow]:
-    """Yield a row for each trajectory that matches a filter now, the newest first."""
-    matching = [trajectory for trajectory in reversed(state.trajectories.values()) if is_wanted(trajectory, wanted)]
-    return (row_of(trajectory, state) for trajectory in matching)
 
 
 def is_wanted(trajectory: Trajectory, wanted: Mapping[str, str]) -> bool:
@@ -254,13 +247,6 @@ def view_step(
     screen = observation.screenshot
     image = image_of(screen, policy) if screen and screen.width and screen.height else None
     return StepView(event=observation, image=image, points=points, segments=segments, texts=texts)
-
-
-def render_prompt(observations: Sequence[Observation], index: int, policy: Policy) -> list[MessagePart]:
-    """Return the prompt of action ``index``; raise :class:`NotFound` for an unknown step."""
-    if not 0 <= index < len(observations):
-        raise NotFound(f"the trajectory has no step {index}")
-    return prompts.prompt_turns(observations[: index + 1], policy)
 
 
 def find_page(identity: str, state: RunState) -> dict[str, Any]:

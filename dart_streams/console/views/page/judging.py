@@ -59,7 +59,8 @@ def judging_queue(state: RunState) -> JudgingQueue:
     medians = median_durations(rollouts)
     entries = []
     for rollout in rollouts:
-        judgements = judgements_of(rollout.trajectory_id, state)
+        given = (state.feedback[name] for name in state.feedback_on.get(rollout.trajectory_id, ()))
+        judgements = {event.author: event.judgement for event in given if event.judgement is not None}
         doubts = find_doubts(rollout, judgements, medians.get(rollout.task_id))
         if rollout.steps and is_open(judgements):
             entries.append((rollout, doubts, judgements))
@@ -80,12 +81,6 @@ def queue_key(rollout: Trajectory, doubts: list[Doubt]) -> tuple[int, float, int
 def is_open(judgements: Mapping[str, Judgement]) -> bool:
     """Return whether nobody has judged a rollout, or people disagree on it."""
     return len(set(judgements.values())) != 1
-
-
-def judgements_of(trajectory_id: str, state: RunState) -> dict[str, Judgement]:
-    """Return the newest judgement of a trajectory by each person."""
-    given = (state.feedback[name] for name in state.feedback_on.get(trajectory_id, ()))
-    return {event.author: event.judgement for event in given if event.judgement is not None}
 
 
 def median_durations(rollouts: Iterable[Trajectory]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from dart_streams.console.views.page.report_view import ReportView, report_view
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.time_curves import view_time
 from dart_streams.console.views.page.wall import SlotGrid
+from dart_streams.episodes import prompts
 from topics import observations, training_metrics
 
 Query = Mapping[str, str]
@@ -112,7 +113,9 @@ class PageViews:
         """Return the prompt of a step."""
         source = self.run_of(query)
         steps = await source.steps(read_id(query))
-        return episodes.render_prompt(steps, read_number(query, "step"), source.config.policy)
+        if not 0 <= (index := read_number(query, "step")) < len(steps):
+            raise NotFound(f"the trajectory has no step {index}")
+        return prompts.prompt_turns(steps[: index + 1], source.config.policy)
 
     async def records(self, query: Query, limit: int) -> list[RecordText]:
         """Return the newest records of a topic that contain a text."""
@@ -123,7 +126,9 @@ class PageViews:
     async def lines(self, name: str, query: Query) -> Iterator[bytes]:
         """Return all matches of a filter as JSON lines in parts; raise :class:`NotFound` for an unknown name."""
         if name == "trajectories":
-            return json_lines(episodes.matching_rows(self.source.state, read_filter(query)))
+            state, wanted = self.source.state, read_filter(query)
+            matching = [one for one in reversed(state.trajectories.values()) if episodes.is_wanted(one, wanted)]
+            return json_lines(episodes.row_of(one, state) for one in matching)
         if name == "log":
             return json_lines(await self.records(query, MAX_EXPORTED))
         raise NotFound("there are lines of: trajectories, log")

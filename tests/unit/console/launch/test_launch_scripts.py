@@ -1,5 +1,6 @@
 """Scripts of ``dart-streams launch`` with a stand-in for every process: devices, restarts, ends, and refusals."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -198,14 +199,6 @@ def submit(file: Path, plan: LaunchPlan) -> Path:
     return cluster
 
 
-def end_jobs(cluster: Path) -> None:
-    for _, pid in slurm_cluster.read_jobs(cluster):
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
 def test_jobs_start_after_the_topics_and_end_with_the_control_job(file: Path, program: Path):
     plan, folder = plan_of(file), file.parent
     cluster = submit(file, plan)
@@ -220,7 +213,9 @@ def test_jobs_start_after_the_topics_and_end_with_the_control_job(file: Path, pr
         (folder / "done").touch()
         wait_until(lambda: all_ended(folder), "the end of all jobs")
     finally:
-        end_jobs(cluster)
+        for _, pid in slurm_cluster.read_jobs(cluster):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def test_the_trainer_of_two_nodes_meets_at_the_first(file: Path, program: Path):

@@ -1,7 +1,5 @@
 """A run's folder: what it holds, which ids it takes, and what is said of a wrong one."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -136,11 +134,6 @@ def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path
     assert not (tmp_path / "state" / "runs").exists()
 
 
-def with_tasks(config: Config, folder_: Path) -> Config:
-    tasks = msgspec.structs.replace(config.tasks, file=str(folder_ / "tasks.toml"))
-    return msgspec.structs.replace(config, tasks=tasks)
-
-
 def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config, tmp_path):
     named_run = msgspec.structs.replace(
         config, run=msgspec.structs.replace(config.run, id="one"), bus=Bus(prefix="dart.one.")
@@ -152,7 +145,8 @@ def test_an_attached_run_is_named_by_its_configuration_and_taken_up_again(config
     assert (again.path, again.journal().before_version) == (made.path, 0)
     assert (again.config().run.id, again.config().bus.prefix) == ("one", "dart.one.")
     notes: list[str] = []
-    run_start.run_attached(with_tasks(named_run, tmp_path), notes.append, before_only=True)
+    tasks = msgspec.structs.replace(named_run.tasks, file=str(tmp_path / "tasks.toml"))
+    run_start.run_attached(msgspec.structs.replace(named_run, tasks=tasks), notes.append, before_only=True)
     assert notes[-1] == "it was measured before training already", "no service is asked"
     with pytest.raises(ConfigError, match=r"set it to 'dart\.two\.'"):
         folder.attach(msgspec.structs.replace(named_run, run=Run(id="two")), tmp_path / "tasks.toml")

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from aiokafka import TopicPartition
 from hypothesis import HealthCheck, given, settings
@@ -86,11 +87,7 @@ class LiveTopics:
         place = self.rng.choice([place for place, records in self.left.items() if records])
         taken = self.left[place][: self.rng.randint(1, 4)]
         del self.left[place][: len(taken)]
-        return {place: [SimpleNamespace(**vars_of(one), timestamp=one.at_ms) for one in taken]}
-
-
-def vars_of(record: BundleRecord) -> dict:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
+        return {place: [SimpleNamespace(**msgspec.structs.asdict(one), timestamp=one.at_ms) for one in taken]}
 
 
 def followed(log: dict[Topic, list[BundleRecord]], rng: random.Random) -> RunState:

@@ -207,7 +207,8 @@ def test_the_first_person_holds_an_episode_and_strangers_are_ignored():
     held.add(taking("t", 0))
     assert held.holder("t") is None, "it was not running here"
     held.begin("t", events.rollout_order())
-    held.add(events_of_kind("note"))
+    note = {"feedback_id": "n", "task_id": "t", "author": "ann", "kind": "note", "trajectory_id": "t", "note": "cut"}
+    held.add(Feedback(at_ms=0, **note))
     for number in (1, 2):
         held.add(taking("t", number, f"person-{number}"))
     assert held.holder("t") == taking("t", 1)
@@ -233,7 +234,3 @@ def test_who_asks_again_before_they_give_back_has_the_next_turn():
     assert held.holder("t") == taking("t", 3)
     held.release("t")
     assert held.holder("t") is None, "once"
-
-
-def events_of_kind(kind: Any) -> Feedback:
-    return Feedback(feedback_id="n", task_id="t", author="ann", at_ms=0, kind=kind, trajectory_id="t", note="cut")

@@ -15,11 +15,8 @@ from workers.env.environment import EnvironmentFault
 ALONE = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
 
 
-def can_be_alone() -> bool:
-    return shutil.which("bwrap") is not None and not subprocess.run([*ALONE, "true"], check=False).returncode
-
-
-pytestmark = pytest.mark.skipif(not can_be_alone(), reason="needs bubblewrap, and that it may make namespaces")
+CAN_BE_ALONE = shutil.which("bwrap") is not None and not subprocess.run([*ALONE, "true"], check=False).returncode
+pytestmark = pytest.mark.skipif(not CAN_BE_ALONE, reason="needs bubblewrap, and that it may make namespaces")
 
 
 class Alone:
