@@ -76,8 +76,12 @@ class RestoredState(msgspec.Struct):
     diverged: int | Place | None = None
 
 
+MOST_STATE_BYTES = 2**25
+"""Largest state of a snapshot, as far as a consumer expands any batch. A larger state is rebuilt from the topics."""
+
+
 class JournalGap(Exception):
-    """A missing batch: applying the rest would change decisions."""
+    """A missing batch or a damaged snapshot: applying the rest would change decisions."""
 
 
 class MissingInputs(UserError):
@@ -100,12 +104,19 @@ def snapshot_of(sequence: int, state: Any, unpublished: Sequence[JournalInput] =
 
 
 def state_of(agent: Agent, snapshot: Snapshot) -> Any:
-    """Return the state of a snapshot, without its unpublished inputs."""
-    return msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=agent.state)
+    """Return the state of a snapshot, without its unpublished inputs; raise JournalGap for a damaged or huge one."""
+    expanding = zlib.decompressobj()
+    try:
+        encoded = expanding.decompress(snapshot.state, MOST_STATE_BYTES)
+        if not expanding.eof:
+            raise JournalGap(f"{agent.name}: a snapshot is cut off, or has a state above {MOST_STATE_BYTES} bytes")
+        return msgspec.msgpack.decode(encoded, type=agent.state)
+    except (zlib.error, msgspec.DecodeError, RecursionError) as error:
+        raise JournalGap(f"{agent.name}: a snapshot is damaged ({error})") from None
 
 
 def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> RestoredState:
-    """Restore the state of ``agent`` on one partition; raise JournalGap if an entry is missing."""
+    """Restore the state of ``agent`` on one partition; raise JournalGap if it is damaged."""
     snapshot, entries = read_history(stored, partition)
     snapshot = snapshot or snapshot_of(0, agent.state())
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)

@@ -28,7 +28,11 @@ NAME = "proposals"
 GROUP = "check"
 OPEN_CHECKS = 4
 MOST_PROPOSALS = 10_000
-"""Proposals of a run, each with a file on every host of environments."""
+"""Proposals of a run."""
+MOST_PAGES = 2**28
+"""Bytes of their pages, each a file on every host of environments."""
+MOST_SOLUTIONS = 2**23
+"""Bytes of their solutions, which are part of the agent's state."""
 WORD = r"[A-Za-z0-9][\w.-]*"
 TASK_ID = re.compile(rf"{WORD}(/{WORD})+#[0-9]{{1,9}}", re.ASCII)
 """No part of a page's name begins with a dot, so none leads out of a folder."""
@@ -66,12 +70,17 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class ProposalsState(msgspec.Struct):
-    """Proposals that wait for a check or have an open one, and a digest of each that was ever taken in, by task."""
+    """Proposals that wait for a check or have an open one, and a digest of each that was ever taken in, by task.
+
+    ``pages`` and ``solutions`` are the bytes of all that were taken in.
+    """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     known: dict[str, str] = {}
     waiting: dict[str, Proposal] = {}
     open: dict[str, Proposal] = {}
+    pages: int = 0
+    solutions: int = 0
 
 
 def apply(
@@ -101,9 +110,16 @@ def take_in(state: ProposalsState, record: InputRecord, settings: ProposalSettin
         raise InvalidEvent(f"{task.task_id}: another proposal has this id: propose the task under another one")
     if len(state.known) >= MOST_PROPOSALS:
         raise InvalidEvent(f"{task.task_id}: the run has {MOST_PROPOSALS} proposals, and takes no more")
+    pages = state.pages + len(task.document.encode())
+    solutions = state.solutions + sum(len(action.encode()) for action in task.solution)
+    if pages > MOST_PAGES or solutions > MOST_SOLUTIONS:
+        raise InvalidEvent(
+            f"{task.task_id}: the pages of a run's proposals have at most {MOST_PAGES} bytes in all, and their "
+            f"solutions {MOST_SOLUTIONS}: propose smaller ones"
+        )
     source = Source(topic=record.topic, partition=record.partition, offset=record.offset)
     proposal = Proposal(task.task_id, task.maker, task.max_steps, task.solution, source)
-    state.known[task.task_id] = digest
+    state.known[task.task_id], state.pages, state.solutions = digest, pages, solutions
     if reason := reason_against(task, settings):
         return [verdict_of(record, proposal, reason)]
     state.waiting[task.task_id] = proposal

@@ -12,7 +12,7 @@ from dart_streams.bus.clients import Publisher, event_of, open_topics
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task, TaskSet
-from dart_streams.curation.proposals import MOST_PROPOSALS
+from dart_streams.curation.proposals import MOST_PAGES, MOST_PROPOSALS
 from dart_streams.errors import ConfigError
 from topics import tasks
 from topics.tasks import ProposedTask
@@ -29,10 +29,11 @@ class ProposedTasks:
         self.records = records
         self.folder = folder
         self.tasks: dict[str, Task] = {}
+        self._room = MOST_PAGES
         self._added = asyncio.Event()
 
     def add(self, proposed: ProposedTask) -> None:
-        """Add a task, and write its page; ignored are ids that name no task, and proposals beyond those of a run."""
+        """Add a task, and write its page; ignored are ids that name no task, and what is beyond a run's bounds."""
         place, _, seed = proposed.task_id.rpartition("#")
         environment, _, page = place.partition("/")
         known = proposed.task_id in self.tasks or len(self.tasks) >= MOST_PROPOSALS
@@ -42,7 +43,11 @@ class ProposedTasks:
         if proposed.document:
             document = proposed.document.encode()
             path = self.folder / f"{sha256(document).hexdigest()}.html"
-            path.write_bytes(document)
+            if not path.exists():
+                if len(document) > self._room:
+                    return
+                self._room -= len(document)
+                path.write_bytes(document)
             file = str(path)
         self.tasks[proposed.task_id] = Task(
             environment=environment,

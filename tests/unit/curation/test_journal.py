@@ -1,3 +1,5 @@
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from dart_streams.curation.journal import (
     Entry,
     JournalGap,
     JournalInput,
+    Snapshot,
     apply_all,
     encode,
     record_of,
@@ -171,6 +174,14 @@ def test_a_missing_batch_is_noticed():
     del owner.stored[entry_key(0, 1, 1)]
     with pytest.raises(JournalGap, match="difficulty: the journal of partition 0 has no batch 2"):
         restore(agent, owner.stored, 0)
+
+
+@pytest.mark.parametrize("state", [zlib.compress(bytes(300 << 20)), zlib.compress(b"\xc1"), b"no state", b""])
+def test_a_snapshot_that_is_damaged_or_expands_too_far_is_noticed(state):
+    agent = CIRCLE.agents["difficulty"]
+    stored = {claim_key(0, 1): encode(Claim("c")), snapshot_key(0, 1): encode(Snapshot(1, state))}
+    with pytest.raises(JournalGap, match="difficulty: a snapshot is"):
+        restore(agent, stored, 0)
 
 
 def test_a_journal_that_gives_another_state_is_noticed():

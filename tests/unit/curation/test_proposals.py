@@ -158,6 +158,16 @@ def test_a_run_takes_a_bounded_number_of_proposals(monkeypatch):
         reader.read(proposed(1))
 
 
+@pytest.mark.parametrize(("most", "said"), [("MOST_PAGES", {"document": "é"}), ("MOST_SOLUTIONS", {"solution": ["é"]})])
+def test_pages_and_solutions_of_a_run_are_bounded_in_bytes(monkeypatch, most, said):
+    monkeypatch.setattr(proposals, most, 5)
+    reader = Reader()
+    for number in range(2):
+        reader.read(proposed(number, **said))
+    with pytest.raises(InvalidEvent, match="propose smaller ones"):
+        reader.read(proposed(2, **said))
+
+
 def test_agents_are_as_ever_without_the_setting():
     assert [agent.name for agent in bind_agents(parse({}), task_set(1))] == [
         "difficulty",

@@ -96,6 +96,15 @@ async def test_a_proposed_page_is_a_file_and_the_first_of_an_id_counts(tmp_path:
     assert (await find_task(task_set(1), found, "simulated/grid#0")).page == "grid"
 
 
+def test_pages_of_proposals_are_written_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proposed_tasks, "MOST_PAGES", 10)
+    found = proposals_of(tmp_path)
+    for number, document in enumerate(("<p>one", "<p>one", "<p>two", "<p>")):
+        found.add(proposed(f"miniwob/made#{number}", document))
+    assert [*found.tasks] == ["miniwob/made#0", "miniwob/made#1", "miniwob/made#3"]
+    assert sorted(pages_in(tmp_path).values()) == ["<p>", "<p>one"]
+
+
 async def test_an_order_waits_for_its_proposal_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = proposals_of(tmp_path)
     waiting = asyncio.create_task(found.find("miniwob/made#3"))
