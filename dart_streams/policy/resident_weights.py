@@ -114,7 +114,7 @@ def materialize_weights(version: WeightVersion, cache: Path) -> Path:
     if version.kind == "full":
         return weights.fetch(version.parts[-1], cache)
     target = cache / f"whole-{version.sha256[:16]}"
-    if not (target / weights.FILE).is_file():
+    if not weights.is_cached(target / weights.FILE, version.sha256):
         resident = ResidentWeights(cache)
         resident.advance(version)
         probe = resident.folder / weights.PROBE

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,17 +69,24 @@ def save(
 def fetch(part: WeightPart, cache: Path) -> Path:
     """Return a local directory with the verified file of ``part``.
 
-    Local URIs are used in place; others are copied once into ``cache``. Raises :class:`WrongDigest`,
-    :class:`MissingWeights`, or :class:`~dart_streams.file_storage.StorageUnreachable`.
+    Local URIs are used in place; others are copied once into ``cache``, and verified there too. Raises
+    :class:`WrongDigest`, :class:`MissingWeights`, or :class:`~dart_streams.file_storage.StorageUnreachable`.
     """
     storage = file_storage.open_storage(part.uri)
     if storage.is_local:
         verify(storage, part)
         return Path(storage.folder)
     target = cache / f"{storage.folder.rpartition('/')[2]}-{part.kind}-{part.digest_of_file[:16]}"
-    if not (target / FILES[part.kind]).is_file():
+    if not is_cached(target / FILES[part.kind], part.digest_of_file):
         download(storage, target, part)
     return target
+
+
+def is_cached(file: Path, sha256: str) -> bool:
+    """Return whether a cache has this file; remove the directory of a damaged one."""
+    if file.is_file() and digest_file(file) != sha256:
+        shutil.rmtree(file.parent)
+    return file.is_file()
 
 
 def load(model: torch.nn.Module, path: Path) -> None:

@@ -124,7 +124,9 @@ def test_who_joins_late_makes_it_from_the_full_one_wherever_it_lies(tmp_path, ch
     folder = resident_weights.materialize_weights(newest, tmp_path / "export")
     assert weights.digest_file(folder / weights.FILE) == newest.sha256
     assert (folder / weights.PROBE).is_file()
+    (folder / weights.FILE).write_bytes(b"of another")
     assert resident_weights.materialize_weights(newest, tmp_path / "export") == folder
+    assert weights.digest_file(folder / weights.FILE) == newest.sha256
 
 
 def truncated(file: Path) -> None:

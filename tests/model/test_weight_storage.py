@@ -51,6 +51,8 @@ def test_on_an_object_store_the_weights_come_last_and_under_their_name(store, tm
     assert puts == [f"put {weights.PROBE}", f"put {weights.FILE}"], "an object is there whole or not at all"
     folder = weights.fetch(part(sha256), tmp_path)
     assert sorted(file.name for file in folder.iterdir()) == [weights.FILE, weights.PROBE]
+    (folder / weights.FILE).write_bytes(b"of another")
+    assert weights.digest_file(weights.fetch(part(sha256), tmp_path) / weights.FILE) == sha256
 
 
 def test_a_bucket_is_never_made(store, tmp_path):
