@@ -42,7 +42,8 @@ Coordinate = Annotated[int, Meta(ge=0, le=10**6)]
 """Pixels from the left or the top."""
 Pixels = Annotated[int, Meta(ge=0, le=2**16)]
 Partition = Annotated[int, Meta(ge=0, le=2**20)]
-EpochMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+LAST_MS = 253_402_300_799_999
+EpochMs = Annotated[int, Meta(ge=0, le=LAST_MS)]
 """Milliseconds since 1970, until the year 9999."""
 Milliseconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 """A duration; negative where two clocks disagree."""

@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import psutil
@@ -208,7 +208,7 @@ def test_a_worker_answers_a_finished_runs_requests_as_they_were_answered(finishe
         assert not [name for name in client.list_topics() if name.startswith(f"{finished.config.bus.prefix}replay-")]
 
 
-def test_the_first_answer_that_a_worker_does_not_give_again_is_named(bundle: Path, tmp_path: Path):
+def test_the_first_answer_that_a_worker_does_not_give_again_is_named(finished: Finished, bundle: Path, tmp_path: Path):
     source, doctored = Bundle(bundle), tmp_path / "doctored.dart"
     asked = {one.event.request_id: one for one in read_log(source, [action_requests.TOPIC])}
     records = list(source.records("actions"))
@@ -231,7 +231,8 @@ def test_the_first_answer_that_a_worker_does_not_give_again_is_named(bundle: Pat
         for name in ("action-requests", "weights"):
             writer.records(name, source.records(name))
         writer.records("actions", records)
-    found = answer("replay", str(doctored), "--requests", expect=1)
+    config = ("--config", str(finished.made.config_file))
+    found = answer("replay", str(doctored), "--requests", *config, expect=1)
     assert sum(version["different"] for version in found["versions"]) == 2
     first = min(places, key=lambda temperature: asked[answers[places[temperature]].request_id].metadata.at_ms)
     wanted = {"request_id": answers[places[first]].request_id, "token": 0}
@@ -593,10 +594,6 @@ run_session(made, lambda _: session_of(made, Console(width=160)))
 """
 
 
-def supervisor_log(made: folder.RunFolder) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (made.path / "logs" / "supervisor.log").read_text().splitlines()]
-
-
 def test_an_interrupt_drains_within_its_bound_and_leaves_no_orphan(services, tmp_path):
     """Each process ends within the drain time; none has to be killed."""
     config = circle_config(services, tmp_path, episodes=0, train_steps=1000, demonstrate=False)
@@ -613,7 +610,7 @@ def test_an_interrupt_drains_within_its_bound_and_leaves_no_orphan(services, tmp
         process.kill()
         process.wait()
     assert not [child for child in children if child.is_running()]
-    log = supervisor_log(made)
+    log = [json.loads(line) for line in (made.path / "logs" / "supervisor.log").read_text().splitlines()]
     ended = {line["child"]: line["reason"] for line in log if line["event"] in ("stopped", "did not end")}
     assert ended.keys() == {line["child"] for line in log if line["event"] == "started"}
     # One that has just been started, as the curator here, may have no handler of signals yet.

@@ -21,6 +21,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.policy.weight_location import base_of
 from dart_streams.recipes.ui_tars_2.rules import Settings
 from dart_streams.recipes.ui_tars_2.training import credit_tokens, policy_lambda
 from tests.model import plain_transformers, two_ranks
@@ -232,12 +233,12 @@ def test_a_killed_trainer_ends_with_the_critic_of_an_undisturbed_one(services, p
 def test_steps_with_a_critic_come_again(services, policy, tmp_path):
     trainer = {"keep_versions": 4}
     recipe = {"recipe": ["ui-tars-2"], "recipes": {"ui-tars-2": {**RECIPE, "value_pretraining_steps": 1}}}
-    _, path = recorded(services, policy, tmp_path, trainer, **recipe)
+    config, path = recorded(services, policy, tmp_path, trainer, **recipe)
     steps = RunState().fold(read_log(Bundle(path), READ)).trained
-    again = retrain.run(path, 3, None)
+    again = retrain.run(path, 3, None, base_of(config))
     assert [step.train_step for step in again] == [1, 2, 3]
     assert all(step.equal and step.refused == 0 for step in again), again
     assert again[0].recorded_loss == steps[1].metrics["value_loss"] and "loss" not in steps[1].metrics
     assert again[2].recorded_loss == steps[3].metrics["loss"]
     with pytest.raises(UserError, match="needs the critic of the steps before"):
-        retrain.run(path, 1, 2)
+        retrain.run(path, 1, 2, base_of(config))

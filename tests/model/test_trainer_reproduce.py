@@ -16,6 +16,7 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
+from dart_streams.policy.weight_location import base_of
 from dart_streams.store import SyncStore, connect
 from tests.model.scripted_teacher import scripted_teacher
 from tests.model.test_trainer_run import Run
@@ -72,33 +73,40 @@ def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any],
 
 
 def test_the_recorded_losses_come_again(run):
-    _, path = run
-    again = reproduce.run(path, STEPS, None)
+    config, path = run
+    again = reproduce.run(path, STEPS, None, base_of(config))
     assert [step.train_step for step in again] == [3], "two versions are kept: v2, which step 3 started from, and v3"
     metrics = RunState().fold(read_log(Bundle(path), READ)).trained[3].metrics
     assert again[0].recorded_loss == metrics["first_loss"] != metrics["loss"], "the optimizer's state is not there"
     assert all(step.equal and step.refused == 0 for step in again), again
     result = CliRunner().invoke(
-        command_line.build_app(["train"]), ["train", "--replay", str(path), "--from", "3", "--json"]
+        command_line.build_app(["train"]),
+        ["train", "--replay", str(path), "--from", "3", "--json", "--weights", base_of(config)],
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)[0]["weights"] == "v2"
 
 
-def test_steps_whose_weights_or_records_are_gone_are_refused(run, tmp_path):
+def test_steps_whose_weights_or_records_are_gone_or_elsewhere_are_refused(run, tmp_path, monkeypatch):
     config, path = run
     with pytest.raises(UserError, match=r"v0.*keep_versions"):
-        reproduce.run(path, 1, 1)
+        reproduce.run(path, 1, 1, base_of(config))
     with pytest.raises(UserError, match="no train step 9: the bundle has 1 to 3"):
-        reproduce.run(path, 1, 9)
+        reproduce.run(path, 1, 9, base_of(config))
     capture.capture(config, tmp_path / "bare.dart", ALL)
     assert not Bundle(tmp_path / "bare.dart").has("blobs")
     with pytest.raises(UserError, match="has no screenshots"):
-        reproduce.run(tmp_path / "bare.dart", 1, 3)
+        reproduce.run(tmp_path / "bare.dart", 1, 3, base_of(config))
+    monkeypatch.setattr(reproduce.cpu_features, "limit_isa", lambda dtype, place: places.append(place))
+    places: list[Path] = []
+    for elsewhere in ("", "s3://bucket/of/mine"):
+        with pytest.raises(UserError, match=r"if you trust that place, name .* with --weights"):
+            reproduce.run(path, 1, None, elsewhere)
+    assert places == [Path(".dart")] * 2, "the bundle's state folder is another machine's"
 
 
 def test_what_a_step_imitated_replayed_and_was_scored_comes_again(remembering, monkeypatch):
-    _, path = remembering
+    config, path = remembering
     steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
     assert [bool(steps[number].imitated) for number in (1, 2, 3)] == [False, True, True]
     assert [len(steps[number].sft_updates) for number in (1, 2, 3)] == [0, 2, 0]
@@ -106,16 +114,16 @@ def test_what_a_step_imitated_replayed_and_was_scored_comes_again(remembering, m
     refs = [steps[number].scores for number in (1, 2, 3)]
     assert all(refs) and len({ref.sha256 for ref in refs}) == STEPS
     assert all(steps[number].metrics["loss_terms"] for number in (1, 2, 3))
-    again = reproduce.run(path, STEPS, None)
+    again = reproduce.run(path, STEPS, None, base_of(config))
     assert [step.train_step for step in again] == [1, 2, 3]
     assert all(step.equal and step.refused == 0 for step in again), again
     monkeypatch.setattr(reproduce, "restore_scores", lambda group, data: group)
-    assert not reproduce.run(path, 1, 2)[0].equal, "without them its loss differs"
+    assert not reproduce.run(path, 1, 2, base_of(config))[0].equal, "without them its loss differs"
 
 
 def test_a_step_made_again_imitates_or_its_losses_differ(remembering, monkeypatch):
     """Guards the test above: with another success imitated, the recorded likelihood does not come again."""
-    _, path = remembering
+    config, path = remembering
     state = RunState(keep_steps=True).fold(read_log(Bundle(path), READ))
     other = next(name for name in state.groups_of if name.endswith("-1") and name not in state.trained[2].imitated)
 
@@ -124,5 +132,5 @@ def test_a_step_made_again_imitates_or_its_losses_differ(remembering, monkeypatc
 
     original = reproduce.success_of
     monkeypatch.setattr(reproduce, "success_of", exchanged)
-    [step] = reproduce.run(path, 1, 2)
+    [step] = reproduce.run(path, 1, 2, base_of(config))
     assert not step.equal

@@ -14,7 +14,7 @@ from dart_streams.config.recipes import override_tables
 from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tables import parse_settings
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.bundle import Bundle, BundleError, BundleTooLarge
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_log import full_event
 from dart_streams.console.runs.token_texts import Pieces, parse_stored, read_pieces
@@ -26,6 +26,10 @@ FILES = "file:"
 JOURNAL = f"{FILES}journal.json"
 TOKENS = "tokens.json"
 """The bytes of each token that the run's answers have."""
+MOST_TOML = {CONFIG: 1 << 18, TASKS: 1 << 22}
+"""Characters of a TOML file, which takes 60 times as much memory."""
+MOST_DOTS = 200
+"""Dots of a line: memory grows with the square of a key's parts."""
 
 
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
@@ -45,7 +49,7 @@ def captured_journal(bundle: Bundle) -> PhaseLog | None:
     if not bundle.has(JOURNAL):
         return None
     try:
-        journal = msgspec.json.decode(b"".join(bundle.lines(JOURNAL)), type=PhaseLog)
+        journal = msgspec.json.decode(bundle.file(JOURNAL), type=PhaseLog)
     except msgspec.DecodeError as error:
         raise BundleError(f"{bundle.path}: {JOURNAL} is damaged ({error}): capture the run again") from None
     return msgspec.structs.replace(journal, outcome="recorded") if journal.outcome == "unfinished" else journal
@@ -62,9 +66,12 @@ def pieces_of(bundle: Bundle) -> Pieces:
 
 
 def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:
-    """Return a TOML file of a bundle; raise :class:`BundleError` if it can't be parsed."""
+    """Return a TOML file of a bundle; raise :class:`BundleError` if it can't be parsed, or is too large to be."""
+    text = bundle.text(name)
+    if len(text) > MOST_TOML[name] or any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+        raise BundleTooLarge(f"{bundle.path}: {name} has over {MOST_TOML[name]} characters, or {MOST_DOTS} dots a line")
     try:
-        return tomllib.loads(bundle.text(name))
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise BundleError(f"{bundle.path}: {name} is not TOML ({error}): capture the run again") from None
 

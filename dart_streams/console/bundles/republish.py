@@ -60,8 +60,10 @@ def republish(
     for topic in topics:
         if not bundle.has(topic.name):
             raise BundleError(f"{bundle.path} has no {topic.name}: it has {', '.join(bundle.topics())}")
-    raise_if_live(bundle, bus, topics, own=own)
-    create_topics(bundle, bus, topics)
+    specs = shadow_topics(bundle, bus, topics)
+    raise_if_live(bundle, bus, own=own)
+    with admin.connect(bus) as client:
+        admin.apply(client, admin.plan_against(client, specs))
     counts = dict.fromkeys((topic.name for topic in topics), 0)
     moved = Counter[str]()
     producer = sync_clients.create_producer(bus, "replay")
@@ -139,7 +141,7 @@ def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterato
         yield name, record
 
 
-def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic], *, own: bool = False) -> None:
+def raise_if_live(bundle: Bundle, bus: Bus, *, own: bool = False) -> None:
     """Raise :class:`UserError` if the prefix is the run's (but with ``own``), invalid, or of topics with records."""
     prefix = bus.prefix
     if not prefix or not set(prefix) <= NAME:
@@ -158,17 +160,24 @@ def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic], *, own: boo
                 )
 
 
-def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
-    """Create the shadow topics with the partitions of the records, and without retention, as records are old."""
+def shadow_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> list[TopicSpec]:
+    """Return the shadow topics as the deployment declares them, but without retention, as records are old.
+
+    Raises UserError for a record of a partition that the deployment does not have: a bundle may name any number.
+    """
     specs: list[TopicSpec] = []
     for topic in topics:
         spec = spec_of(topic, bus)
         needed = max((record.partition for record in bundle.records(topic.name)), default=0) + 1
         of_any_time = {"retention.ms": "-1", **clock_bounds(NO_BOUND_MS)}
+        if needed > spec.partitions:
+            key = "set bus.topics.partitions" if topic.shared else "this topic can't have more, so leave it out"
+            raise UserError(
+                f"{bundle.path} has {topic.name} in {needed} partitions, and this deployment {spec.partitions}: {key}"
+            )
         configs = {**spec.configs, "cleanup.policy": "delete", **of_any_time}
-        specs.append(msgspec.structs.replace(spec, partitions=max(spec.partitions, needed), configs=configs))
-    with admin.connect(bus) as client:
-        admin.apply(client, admin.plan_against(client, specs))
+        specs.append(msgspec.structs.replace(spec, configs=configs))
+    return specs
 
 
 def choose_topics(bundle: Bundle, names: Sequence[str]) -> list[Topic]:

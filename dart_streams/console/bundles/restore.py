@@ -14,7 +14,13 @@ from dart_streams.bus import admin
 from dart_streams.config import Config
 from dart_streams.console.bundles.bundle_inputs import CONFIG, FILES, TASKS, config_of
 from dart_streams.console.bundles.capture import TRACES
-from dart_streams.console.bundles.republish import Published, TimeSpan, choose_topics, raise_if_live, republish
+from dart_streams.console.bundles.republish import (
+    TimeSpan,
+    choose_topics,
+    raise_if_live,
+    republish,
+    shadow_topics,
+)
 from dart_streams.console.repair import projection
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import RunFolder, folder_of, write_toml
@@ -50,7 +56,8 @@ def restore(bundle: Bundle, deployment: Config, state: Path, report: Callable[[s
     if folder.path.exists():
         raise UserError(f"{folder.path} exists: name another --state, or remove it with `dart-streams runs rm`")
     chosen = choose_topics(bundle, [])
-    raise_if_live(bundle, config.bus, chosen, own=True)
+    shadow_topics(bundle, config.bus, chosen)
+    raise_if_live(bundle, config.bus, own=True)
     create_schema(config.store)
     session = connect(config.store)
     try:
@@ -59,7 +66,9 @@ def restore(bundle: Bundle, deployment: Config, state: Path, report: Callable[[s
         make_folder(folder, config, bundle)  # First, so that `runs rm` can remove a restoration that was cut short.
         published = republish(bundle, config.bus, chosen, TimeSpan(), None, own=True)
         admin.apply_all(config.bus, keep_grown=True)  # As declared: republishing bounds neither time nor retention.
-        note_published(published, report)
+        for one in published:
+            moved = f", {one.moved} at another offset: the topic had lost records" if one.moved else ""
+            report(f"{one.topic}: {one.records} records{moved}")
         rows = projection.rebuild(
             session, projection.project_rows(config.bus.run, read_events(bundle, projection.READ))
         )
@@ -88,7 +97,9 @@ def restored_config(bundle: Bundle, deployment: Config, state: Path) -> Config:
     run_id = bundle.manifest.run.removeprefix("dart.")
     if (prefix := bundle.manifest.prefix) != f"dart.{run_id}.":
         raise UserError(f"{bundle.path} has records of {prefix!r}, no run's prefix: publish them with `replay --into`")
-    bus = replace(deployment.bus, prefix=prefix, topics=recorded.bus.topics)
+    # Partitions and replicas are the broker's matter; a bundle could ask for any number.
+    topics = replace(deployment.bus.topics, retention_hours=recorded.bus.topics.retention_hours)
+    bus = replace(deployment.bus, prefix=prefix, topics=topics)
     run = replace(recorded.run, id=run_id, state_dir=str(state.absolute()))
     return replace(recorded, bus=bus, store=deployment.store, run=run)
 
@@ -100,13 +111,6 @@ def make_folder(folder: RunFolder, config: Config, bundle: Bundle) -> None:
     folder.restored_file.write_text(f"{bundle.path.name}\n")
     (folder.path / TASKS).write_text(bundle.text(TASKS))
     write_toml(folder.path / CONFIG, folder.resolved(config))
-
-
-def note_published(published: list[Published], report: Callable[[str], None]) -> None:
-    """Report the records of each topic, and those that have another offset than they had."""
-    for one in published:
-        moved = f", {one.moved} at another offset: the topic had lost records" if one.moved else ""
-        report(f"{one.topic}: {one.records} records{moved}")
 
 
 def write_files(folder: RunFolder, bundle: Bundle) -> None:

@@ -1,15 +1,18 @@
 """Repeats recorded optimizer steps from a bundle on one machine, without services, to debug a bad step.
 
 A step starts from its recorded weights if their URI still has them, as the first step's must. Other steps continue
-from the step before, with an optimizer state that begins at the first repeated step.
+from the step before, with an optimizer state that begins at the first repeated step. A bundle may be another person's,
+so weights are read only where its user says.
 """
 
+import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from dart_streams.config import Config
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
 from dart_streams.console.lineage.lineage import READ
@@ -18,7 +21,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.file_storage import StorageUnreachable
-from dart_streams.policy import cpu_features, recipe, resident_weights
+from dart_streams.policy import cpu_features, recipe, resident_weights, weight_location
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import renderer_of
 from topics.curated import CuratedGroup, Member
@@ -51,26 +54,30 @@ class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
 
 
-def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
+def run(path: Path, steps: int, first: int | None, weights: str = "") -> list[ReproducedStep]:
     """Repeat ``steps`` recorded steps from step ``first`` on, by default the first whose weights exist.
 
-    Raises ``BundleError`` if the bundle was captured without ``--blobs``, and :class:`UserError` if there is no such
-    step, its groups or first weights are gone, or there is no model directory.
+    ``weights`` is the folder or URL with the run's weights, by default that of its folder in ``.dart``. Raises
+    ``BundleError`` if the bundle was captured without ``--blobs``, and :class:`UserError` if there is no such step, its
+    groups or first weights are gone, its weights are elsewhere, or there is no model directory.
     """
     bundle = Bundle(path)
     config, state = config_of(bundle), RunState().fold(read_log(bundle, READ))
-    cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
+    here = msgspec.structs.replace(config.run, state_dir=Config().run.state_dir)
+    cpu_features.limit_isa(config.trainer.dtype, Path(here.state_dir))
     own = bool(config.policy.path)
     folder = recipe.named_policy(config) if own else recipe.tiny_policy_folder(config, tasks_of(bundle))
     rules = bind_training(config)
-    chosen = steps_from(state, steps, first, rules)
     renderer = renderer_of(folder, config.policy)
     result: list[ReproducedStep] = []
     learner: Learner | None = None
-    with EpisodeIndex() as index, join_job() as ranks:
+    with tempfile.TemporaryDirectory(prefix="replay-") as cache, EpisodeIndex() as index, join_job() as ranks:
+        base = weights.rstrip("/") if "://" in weights else str(Path(weights or here.folder / "weights").resolve())
+        source = functools.partial(weights_before, state, base=base, cache=Path(cache))
+        chosen = steps_from(state, steps, first, rules, source)
         reader = GroupReader(IndexedEpisodes(index, bundle), renderer, config.policy)
         for step in chosen:
-            start = weights_before(state, step)
+            start = source(step)
             if start is not None:
                 critic = learner.critic if learner else None
                 learner = Learner(folder, renderer, config.trainer, ranks, start, rules)
@@ -112,7 +119,31 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     return result
 
 
-def steps_from(state: RunState, steps: int, first: int | None, rules: TrainingRules) -> list[TrainedStep]:
+def weights_before(state: RunState, step: TrainedStep, base: str, cache: Path) -> Path | None:
+    """Return the directory of the weights before a step, None if they are gone; remote ones are copied into ``cache``.
+
+    Raises StorageUnreachable if storage is down, and UserError for weights that are not right beneath ``base``.
+    """
+    version = state.versions.get(step.version - 1)
+    if version is None:
+        return None
+    for part in version.event.parts:
+        if not weight_location.is_covered(part.uri, base):
+            raise UserError(
+                f"the bundle has version {part.version} at {part.uri[:500]!r}, which is not beneath {base!r}: "
+                "if you trust that place, name the folder or URL above the version with --weights"
+            )
+    try:
+        return resident_weights.materialize_weights(version.event, cache)
+    except StorageUnreachable:
+        raise
+    except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
+        return None
+
+
+def steps_from(
+    state: RunState, steps: int, first: int | None, rules: TrainingRules, source: Callable[[TrainedStep], Path | None]
+) -> list[TrainedStep]:
     """Return the recorded steps to repeat; with a critic, which a bundle lacks, from the first on."""
     if not state.trained:
         raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
@@ -121,7 +152,7 @@ def steps_from(state: RunState, steps: int, first: int | None, rules: TrainingRu
             raise UserError(f"train step {first} needs the critic of the steps before: repeat it with --from 1")
         first = 1
     if first is None:
-        startable = (number for number, step in sorted(state.trained.items()) if weights_before(state, step))
+        startable = (number for number, step in sorted(state.trained.items()) if source(step))
         first = next(startable, min(state.trained))
     if first not in state.trained:
         raise UserError(f"no train step {first}: the bundle has {min(state.trained)} to {max(state.trained)}")
@@ -174,16 +205,3 @@ def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> Rememb
     raise UserError(
         f"train step {step.train_step} imitated trajectory {trajectory_id}, whose group the bundle does not have"
     )
-
-
-def weights_before(state: RunState, step: TrainedStep) -> Path | None:
-    """Return the directory of the weights before a step, None if gone; raise StorageUnreachable if storage is down."""
-    version = state.versions.get(step.version - 1)
-    if version is None:
-        return None
-    try:
-        return resident_weights.materialize_weights(version.event, Path(tempfile.gettempdir()))
-    except StorageUnreachable:
-        raise
-    except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):
-        return None

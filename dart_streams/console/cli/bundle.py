@@ -119,6 +119,7 @@ def replay(
     gets each weight version that still exists, and the requests that this version answered.
     """
     from dart_streams.console.bundles import replay as rerun
+    from dart_streams.console.bundles import republish
     from dart_streams.console.runs.bundle import Bundle
 
     log_to_stderr()
@@ -132,7 +133,9 @@ def replay(
         raise UserError("name a bundle, made by `dart-streams capture`")
     bundle = Bundle(path)
     if into:
-        show(publish_records(bundle, config, into, speed, begin, until, topics), as_json=as_json)
+        bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
+        chosen = republish.choose_topics(bundle, split_names(topics))
+        show(republish.republish(bundle, bus, chosen, span_of(begin, until), speed_of(speed)), as_json=as_json)
         return
     if settings:
         show_what_if(what_if(bundle, settings), plot, as_json=as_json)
@@ -148,19 +151,11 @@ def replay(
         raise typer.Exit(1)
 
 
-def publish_records(
-    bundle: Bundle, config: Path | None, into: str, speed: str, begin: str, until: str, topics: str
-) -> list[msgspec.Struct]:
-    """Publish a bundle's records under another prefix."""
-    from dart_streams.console.bundles import republish
-
-    bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
-    chosen = republish.choose_topics(bundle, split_names(topics))
-    return [*republish.republish(bundle, bus, chosen, span_of(begin, until), speed_of(speed))]
-
-
 def replay_requests(path: Path | None, run: str, state: Path, config: Path | None, span: TimeSpan) -> AnswerComparison:
-    """Ask a bundle's requests again, or those on the topics of a run; ``config`` names another broker and store."""
+    """Ask a bundle's requests again, or those on the topics of a run.
+
+    Of a bundle, ``config`` names broker, store, endpoint and place of the weights: the bundle may name any.
+    """
     from dart_streams.console.bundles import capture as capturing
     from dart_streams.console.bundles.bundle_inputs import config_of
     from dart_streams.console.bundles.recorded_answers import READ
@@ -171,10 +166,7 @@ def replay_requests(path: Path | None, run: str, state: Path, config: Path | Non
         raise UserError("a bundle and --run are two sources of requests: name one of them")
     if path is not None:
         bundle = Bundle(path)
-        settings = config_of(bundle)
-        if config is not None:
-            deployment = read_config(config)
-            settings = msgspec.structs.replace(settings, bus=deployment.bus, store=deployment.store)
+        settings = request_replay.deployed_here(config_of(bundle), read_config(config))
         return request_replay.replay_requests(bundle, settings, span, note)
     settings, _ = run_or_bundle(run, state, None)
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:

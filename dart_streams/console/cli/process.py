@@ -39,6 +39,9 @@ def train(
     replay: Annotated[Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.")] = None,
     steps: Annotated[int, typer.Option(help="With --replay: the number of steps.", min=1)] = 1,
     first: Annotated[int | None, typer.Option("--from", help="With --replay: the first train step.")] = None,
+    weights: Annotated[
+        str, typer.Option(help="With --replay: the folder or URL of its weights. \\[default: the run's in .dart]")
+    ] = "",
     sft: Annotated[
         Path | None,
         typer.Option("--sft", help="Fine-tune the model on these demonstrations, without services.", metavar="DATA"),
@@ -70,7 +73,7 @@ def train(
         raise UserError("--output and --strict go with --sft")
     if replay is None:
         sys.exit(importlib.import_module("trainer.main").run(read_config(config)))
-    result = importlib.import_module("dart_streams.console.bundles.retrain").run(replay, steps, first)
+    result = importlib.import_module("dart_streams.console.bundles.retrain").run(replay, steps, first, weights)
     show(result, as_json=as_json)
     if not all(step.equal for step in result):
         raise typer.Exit(1)

@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.console.bundles.bundle_inputs import FILES, captured_journal, config_of
-from dart_streams.console.launch.run_list import Figures, RunRow, facts_of, is_running, row_of, state_of
-from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.launch.run_list import RunRow, facts_of, is_running, row_of, state_of
+from dart_streams.console.runs.bundle import Bundle, BundleTooLarge
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, all_runs
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.live_source import LiveSource, had_topics
@@ -108,10 +108,7 @@ class FolderCatalog(RunCatalog):
         if isinstance(entry, Bus):
             note = "no folder on this machine" if names.get(entry.servers) is not None else describe_absence(entry)
             return ListedRun(id=identity, kind="run", run=identity, state="on the broker", note=note)
-        try:
-            return describe_bundle(identity, entry, entry.stat().st_mtime_ns)
-        except (UserError, OSError) as error:
-            return ListedRun(id=identity, kind="bundle", run="", state="damaged", opens=False, note=str(error))
+        return describe_bundle(identity, entry, changed_ns(entry))
 
     def _row(self, folder: RunFolder) -> RunRow:
         """Return the row of a folder; that of a run that has ended is kept until its files change."""
@@ -190,9 +187,9 @@ def report_of(folder: RunFolder) -> Path:
 
 
 def changed_ns(path: Path) -> int:
-    """Return the time of a file's last change, 0 without it."""
+    """Return the time of a file's last change, of its rights too; 0 without it."""
     try:
-        return path.stat().st_mtime_ns
+        return path.stat().st_ctime_ns
     except OSError:
         return 0
 
@@ -219,15 +216,18 @@ def describe_absence(bus: Bus) -> str:
 
 @lru_cache(maxsize=4096)
 def describe_bundle(identity: str, path: Path, _changed_ns: int) -> ListedRun:
-    """Return the row of a bundle; read again once the file has changed. Raises UserError for a damaged one."""
-    bundle = Bundle(path)
+    """Return the row of a bundle, or that it can't be opened; read again once the file has changed."""
+    try:
+        return describe_opened(identity, Bundle(path))
+    except (UserError, OSError) as error:
+        state = "refused" if isinstance(error, BundleTooLarge) else "damaged"
+        return ListedRun(id=identity, kind="bundle", run="", state=state, opens=False, note=str(error))
+
+
+def describe_opened(identity: str, bundle: Bundle) -> ListedRun:
+    """Return the row of a bundle; raise UserError if it is damaged or too large."""
     journal = captured_journal(bundle) or PhaseLog(outcome="")
     report = f"{FILES}report.json"
-    try:
-        lines = b"".join(bundle.lines(report)) if bundle.has(report) else b"{}"
-        figures = msgspec.json.decode(lines, type=Figures)
-    except msgspec.DecodeError:
-        figures = Figures()
     return ListedRun(
         id=identity,
         kind="bundle",
@@ -235,6 +235,6 @@ def describe_bundle(identity: str, path: Path, _changed_ns: int) -> ListedRun:
         state="bundle" if journal.outcome in ("", "recorded") else f"bundle: {state_of(journal)}",
         recipe=", ".join(config_of(bundle).recipe),
         captured_ms=bundle.manifest.captured_ms,
-        mb=round(path.stat().st_size / 1e6),
-        **msgspec.structs.asdict(facts_of(journal, figures)),
+        mb=round(bundle.path.stat().st_size / 1e6),
+        **msgspec.structs.asdict(facts_of(journal, bundle.file(report) if bundle.has(report) else b"")),
     )

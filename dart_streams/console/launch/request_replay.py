@@ -38,7 +38,7 @@ from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.policy import recipe, weight_location
 from topics import weights
 from topics.action_requests import ActionRequest
@@ -53,7 +53,7 @@ ANSWER_S = 600.0
 START_S = 1800.0
 """Longest wait for a version to be served: the first one loads a model and compiles its kernels."""
 CHECK_S = 1.0
-GONE = "the weights of their version are gone"
+GONE = "the weights of their version are gone, or elsewhere than trainer.weights_uri or the run's folder"
 UNKNOWN = "their version is not known, or stands for two files"
 UNLOADED = "the weights of their version do not load"
 
@@ -81,6 +81,23 @@ def replay_requests(bundle: Bundle, config: Config, span: TimeSpan, report: Call
     )
 
 
+def deployed_here(recorded: Config, deployment: Config) -> Config:
+    """Return a bundle's configuration with a deployment's services and weights; raise UserError for a lacking one."""
+    replace, rollout = msgspec.structs.replace, recorded.rollout
+    if rollout.engine == "openai":
+        if deployment.rollout.engine != "openai":
+            raise UserError("the run asked an endpoint: name a --config with it (rollout.engine, rollout.openai)")
+        rollout = replace(rollout, openai=deployment.rollout.openai)
+    return replace(
+        recorded,
+        bus=deployment.bus,
+        store=deployment.store,
+        run=replace(deployment.run, id=recorded.run.id),
+        rollout=rollout,
+        trainer=replace(recorded.trainer, weights_uri=deployment.trainer.weights_uri),
+    )
+
+
 def choose_versions(
     parts: Mapping[int, Sequence[Part]], published: Mapping[int, WeightVersion], config: Config
 ) -> tuple[dict[int, WeightVersion | None], Counter[str]]:
@@ -102,11 +119,13 @@ def choose_versions(
 
 
 def has_weights(config: Config, version: WeightVersion) -> bool:
-    """Return whether the folders of all of a version's parts are there; scripted answers need none."""
+    """Return whether all of a version's parts are where its weights belong; scripted answers need none."""
     if config.rollout.engine == "scripted":
         return True
-    places = (fsspec.core.url_to_fs(part.uri) for part in version.parts)
-    return all(filesystem.exists(folder) for filesystem, folder in places)
+    base, uris = weight_location.base_of(config), [part.uri for part in version.parts]
+    if not all(weight_location.is_covered(uri, base) for uri in uris):
+        return False
+    return all(filesystem.exists(folder) for filesystem, folder in map(fsspec.core.url_to_fs, uris))
 
 
 async def compare_versions(

@@ -8,7 +8,7 @@ import msgspec
 
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.process_registry import ProcessRegistry
-from dart_streams.console.runs.provenance import MachineDescription, Provenance
+from dart_streams.console.runs.provenance import MachineDescription
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, all_runs
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
@@ -65,7 +65,8 @@ def row_of(folder: RunFolder) -> RunRow:
         recipes = ", ".join(folder.config().recipe)
     except UserError:
         recipes = "?"
-    facts = facts_of(journal, read_figures(folder.path / "report.json"))
+    report = folder.path / "report.json"
+    facts = facts_of(journal, report.read_bytes() if report.is_file() else b"")
     return RunRow(
         run=folder.id,
         state="running" if is_running(folder) else state_of(journal),
@@ -81,19 +82,16 @@ def state_of(journal: PhaseLog) -> str:
     return journal.outcome if journal.outcome == "complete" or not phases else f"stopped: {phases[-1].name}"
 
 
-def read_figures(report: Path) -> Figures:
-    """Return the figures of a report, empty without one."""
+def facts_of(journal: PhaseLog, report: bytes) -> RunFacts:
+    """Return the facts of a run by its journal and its report, which may be empty."""
     try:
-        return msgspec.json.decode(report.read_bytes(), type=Figures)
-    except (OSError, msgspec.DecodeError):
-        return Figures()
-
-
-def facts_of(journal: PhaseLog, figures: Figures) -> RunFacts:
-    """Return the facts of a run."""
+        figures = msgspec.json.decode(report, type=Figures)
+    except msgspec.DecodeError:
+        figures = Figures()
     phases = journal.phases
     ended_ms = max((phase.ended_ms or phase.started_ms for phase in phases), default=None)
     start = journal.starts[-1] if journal.starts else None
+    changed = "+" if start and start.revision[REVISION:].endswith("+") else ""
     return RunFacts(
         started_ms=phases[0].started_ms if phases else None,
         minutes=round((ended_ms - phases[0].started_ms) / 60_000, 1) if ended_ms else None,
@@ -102,14 +100,8 @@ def facts_of(journal: PhaseLog, figures: Figures) -> RunFacts:
         success_before=figures.success_before,
         success_after=figures.success_after,
         machine=describe_machine(start.machine) if start else "",
-        version=describe_version(start) if start else "",
+        version=f"{start.version} {start.revision[:REVISION]}{changed}".strip() if start else "",
     )
-
-
-def describe_version(start: Provenance) -> str:
-    """Return a version with the beginning of its revision, and ``+`` for uncommitted changes."""
-    revision = start.revision[:REVISION] + ("+" if start.revision[REVISION:].endswith("+") else "")
-    return " ".join(part for part in (start.version, revision) if part)
 
 
 def describe_machine(machine: MachineDescription) -> str:

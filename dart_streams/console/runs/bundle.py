@@ -6,7 +6,8 @@
     section = one zstd frame: items, each with its length before it (4 bytes, big-endian)
     directory = one zstd skippable frame: JSON (:class:`Directory`), its length (4 bytes, little-endian), ``MAGIC``
 
-Any zstd reads the sections. The directory locates each section, and a truncated file has no directory.
+Any zstd reads the sections. The directory locates each section, and a truncated file has no directory. It declares how
+far each expands, and a reader refuses more. A bundle may be another person's: what it declares has a bound too.
 """
 
 import contextlib
@@ -19,9 +20,11 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 import zstandard
+from msgspec import Meta
 
 from dart_streams.disk_room import refusal_of
 from dart_streams.errors import UserError
+from topics.values import LAST_MS, Partition
 
 VERSION = 1
 MAGIC = b"DARTBNDL"
@@ -29,11 +32,17 @@ SKIPPABLE = struct.pack("<I", 0x184D2A5B)
 LEVEL = 3
 CHUNK = 1 << 20
 Kind = Literal["text", "records", "blobs", "lines"]
-FileBytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+FileBytes = Annotated[int, Meta(ge=0, le=2**62)]
 LONGEST_ITEM: dict[Kind, int] = {"text": 1 << 24, "records": 1 << 25, "blobs": 1 << 26, "lines": 1 << 24}
 """Largest item in bytes, several times that of a run; a bundle from elsewhere may claim any size."""
 WINDOW_BYTES = 1 << 23
 """Largest decompression window, four times that of written bundles."""
+MOST_WHOLE = 1 << 24
+"""Largest file of a run's folder, and largest directory, in bytes: they are read as a whole."""
+MOST_EXPANDED, MOST_RATIO = 1 << 25, 100
+"""Bytes to which any bundle may expand, and a larger bundle's multiple of its own size: runs have up to 25."""
+ROOM = "DART_BUNDLE_BYTES"
+"""Environment variable with the bytes to which a trusted bundle may expand beyond that."""
 
 T = TypeVar("T")
 
@@ -42,15 +51,19 @@ class BundleError(UserError):
     """A bundle is truncated, damaged, of a newer schema, or lacks a section."""
 
 
+class BundleTooLarge(BundleError):
+    """A bundle that would expand to more than a bundle of its size may."""
+
+
 class BundleRecord(msgspec.Struct, frozen=True, array_like=True):
     """A record of the broker; its section names its topic."""
 
-    partition: int
-    offset: int
-    at_ms: int
+    partition: Partition
+    offset: FileBytes
+    at_ms: Annotated[int, Meta(ge=-1, le=LAST_MS)]
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+    headers: Annotated[list[tuple[str, bytes | None]], Meta(max_length=1 << 16)]
 
     @classmethod
     def of(cls, record: Any) -> Self:
@@ -202,6 +215,12 @@ class Bundle:
         """Yield the screenshots."""
         return self._items(self._section("blobs"), msgspec.msgpack.Decoder(Blob).decode)
 
+    def file(self, name: str) -> bytes:
+        """Return a section of lines as a whole."""
+        if (size := self._section(name).raw_size) > MOST_WHOLE:
+            raise BundleTooLarge(f"{self.path}: {name} has {size} bytes, and such a file {MOST_WHOLE} at most")
+        return b"".join(self.lines(name))
+
     def lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines of a section of lines."""
         return self._items(self._section(name), bytes)
@@ -228,10 +247,12 @@ class Bundle:
             try:
                 unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
                 reader = unpacker.stream_reader(file, read_size=CHUNK, read_across_frames=False)
+                left = section.raw_size
                 for _ in range(section.items):
                     length = struct.unpack(">I", read_exactly(reader, 4))[0]
-                    if length > LONGEST_ITEM[section.kind]:
-                        raise EOFError(f"an item of {length} bytes, where {LONGEST_ITEM[section.kind]} are the most")
+                    if length > (most := min(left, LONGEST_ITEM[section.kind])):
+                        raise EOFError(f"an item of {length} bytes, where {most} are the most")
+                    left -= length
                     yield decode(read_exactly(reader, length))
                 reader.read(1)  # at its end zstd compares the checksum
             except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError, RecursionError) as error:
@@ -266,21 +287,36 @@ def read_directory(path: Path) -> Directory:
             if len(end) < tail or end[4:] != MAGIC:
                 raise BundleError(f"{path} is no bundle, or its end is missing: copy it, or capture the run, again")
             length = struct.unpack("<I", end[:4])[0]
-            if length > size - tail:
-                raise BundleError(f"{path} is truncated: its directory is not complete")
+            if length > min(size - tail, MOST_WHOLE):
+                raise BundleError(f"{path} is truncated: its directory of {length} bytes is not complete")
             file.seek(size - tail - length)
             body = file.read(length)
         if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
             raise BundleError(
                 f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
             )
-        return msgspec.json.decode(body, type=Directory)
+        directory = msgspec.json.decode(body, type=Directory)
+        raise_if_too_large(path, size, directory.sections)
+        return directory
     except FileNotFoundError:
         raise BundleError(f"no bundle {path}: make one with `dart-streams capture RUN -o {path.name}`") from None
     except OSError as error:
         raise BundleError(f"{path} can't be read: {error.strerror}") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
+
+
+def raise_if_too_large(path: Path, size: int, sections: Iterable[BundleSection]) -> None:
+    """Raise :class:`BundleTooLarge` if a bundle of ``size`` bytes declares more than it may expand to."""
+    declared = sum(section.raw_size + 4 * section.items for section in sections)
+    if declared <= max(MOST_EXPANDED, MOST_RATIO * size):
+        return
+    allowed = os.environ.get(ROOM, "")
+    if not allowed.isdecimal() or declared > int(allowed):
+        raise BundleTooLarge(
+            f"{path} has {size} bytes and expands to {declared}, more than {MOST_RATIO} times as many: it may be made "
+            f"to fill memory and disk. Only if you trust who made it, set {ROOM}={declared} in the environment"
+        )
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

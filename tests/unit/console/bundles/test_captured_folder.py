@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dart_streams.config import Config
+from dart_streams.config.connections import TopicSettings
 from dart_streams.console.bundles import capture, restore
 from dart_streams.console.bundles.bundle_inputs import captured_journal
 from dart_streams.console.runs.bundle import Bundle, BundleError, Manifest, Writer
@@ -44,6 +46,13 @@ def test_a_file_that_no_run_has_is_not_written(tmp_path: Path):
     bundle = bundle_with(tmp_path / "run.dart", **dict.fromkeys(names, b"x"))
     restore.write_files(RunFolder(tmp_path / "runs/one"), bundle)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_restored_run_has_the_partitions_and_copies_of_the_deployment(tmp_path: Path):
+    with Writer(tmp_path / "run.dart", MANIFEST) as writer:
+        writer.text("config.toml", "[bus.topics]\npartitions = 5000\nreplicas = 99\nretention_hours = {curated = 9}\n")
+    config = restore.restored_config(Bundle(tmp_path / "run.dart"), Config(), tmp_path)
+    assert config.bus.topics == TopicSettings(retention_hours={"curated": 9})
 
 
 def test_the_journal_of_a_capture_under_way_is_recorded(tmp_path: Path):

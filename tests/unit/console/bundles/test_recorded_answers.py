@@ -21,8 +21,10 @@ from dart_streams.console.bundles.recorded_answers import (
     read_answers,
 )
 from dart_streams.console.bundles.republish import TimeSpan
+from dart_streams.console.launch import request_replay
 from dart_streams.console.launch.request_replay import GONE, UNKNOWN, ShadowWorker, choose_versions, shadow_config
 from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord, Manifest, Writer
+from dart_streams.errors import UserError
 from dart_streams.policy import recipe
 from tests import events
 from topics import BY_NAME
@@ -110,9 +112,11 @@ def test_versions_without_weights_are_left_out_and_counted(bundle: Bundle, tmp_p
     parts, published = read_answers(bundle, TimeSpan()).parts, published_versions(bundle)
     (tmp_path / "v4").mkdir()
     published = {number: replace(event, uri=str(tmp_path / f"v{number}")) for number, event in published.items()}
-    served, left_out = choose_versions(parts, published, engine("vllm"))
+    config = replace(engine("vllm"), trainer=replace(engine("vllm").trainer, weights_uri=str(tmp_path)))
+    served, left_out = choose_versions(parts, published, config)
     assert (list(served), left_out) == ([4], {GONE: 3})
-    assert choose_versions(parts, {3: published[3]}, engine("vllm")) == ({}, {GONE: 3, UNKNOWN: 2})
+    assert choose_versions(parts, published, engine("vllm")) == ({}, {GONE: 5}), "the folder is not this run's"
+    assert choose_versions(parts, {3: published[3]}, config) == ({}, {GONE: 3, UNKNOWN: 2})
     assert list(choose_versions(parts, published, engine("scripted"))[0]) == [3, 4]
 
 
@@ -178,6 +182,18 @@ def test_a_worker_takes_the_tiny_policy_of_an_attached_run(tmp_path: Path):
     recorded = Bundle(tmp_path / "r.dart")
     policy = recipe.tiny_policy_folder(config, tasks_of(recorded))
     assert shadow_config(recorded, config, tmp_path).policy.path == str(policy)
+
+
+def test_a_bundle_names_no_service_and_no_place_of_weights():
+    theirs = {"servers": "theirs.example:9092", "login": {"user": "u", "password": "env:THEIRS"}}
+    openai = {"base_url": "https://theirs.example", "model": "m", "api_key": "env:THEIRS"}
+    tables = {"bus": theirs, "store": {"hosts": ["theirs"]}, "rollout": {"openai": openai, "engine": "openai"}}
+    place = {"trainer": {"weights_uri": "s3://theirs"}, "run": {"state_dir": "/theirs", "minutes": 0}}
+    ours = {"engine": "openai", "openai": {"base_url": "https://ours.example", "model": "m"}}
+    with pytest.raises(UserError, match="name a --config with it"):
+        request_replay.deployed_here(parse(tables | place), parse({}))
+    found = request_replay.deployed_here(parse(tables | place), parse({"rollout": ours, "run": {"minutes": 0}}))
+    assert "theirs" not in str(found).lower()
 
 
 def test_a_version_whose_weights_a_live_run_removes_is_not_awaited(tmp_path: Path):

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.bundles.republish import TimeSpan, choose_topics, in_order, pace_records
+from dart_streams.config import Bus, parse
+from dart_streams.console.bundles.republish import TimeSpan, choose_topics, in_order, pace_records, shadow_topics
 from dart_streams.console.cli.bundle import bound_of, speed_of
 from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.errors import UserError
-from topics import Topic, curated, trajectories
+from topics import Topic, curated, observations, trajectories
 
 NOON_MS = 1_769_860_800_000
 ALL = TimeSpan()
@@ -102,6 +103,18 @@ def test_a_bound_is_an_offset_or_a_time():
     assert bound_of("2026-01-31T12:00:00+00:00") == (NOON_MS, True)
     with pytest.raises(UserError, match="neither an offset nor a time"):
         bound_of("yesterday")
+
+
+def test_a_record_asks_for_no_more_partitions_than_the_deployment_has(tmp_path: Path):
+    with Writer(tmp_path / "run.dart", Manifest(run="r", prefix="dart.r.", captured_ms=1, schemas={})) as writer:
+        writer.records("observations", [record(9_999, 0, 10)])
+        writer.records("curated", [record(1, 0, 10)])
+    bundle, wide = Bundle(tmp_path / "run.dart"), parse({"bus": {"topics": {"partitions": 10_000}}}).bus
+    with pytest.raises(UserError, match=r"in 10000 partitions, and this deployment 4: set bus\.topics\.partitions"):
+        shadow_topics(bundle, Bus(), [observations.TOPIC])
+    assert [spec.partitions for spec in shadow_topics(bundle, wide, [observations.TOPIC])] == [10_000]
+    with pytest.raises(UserError, match="curated in 2 partitions, and this deployment 1: this topic can't have more"):
+        shadow_topics(bundle, wide, [curated.TOPIC])
 
 
 def test_topics_are_those_named_or_all_that_were_captured(bundle: Bundle):

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from dart_streams.console.launch.folder_catalog import FolderCatalog
-from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.bundle import Bundle, Manifest, Writer
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.feedback_intake import FeedbackIntake
@@ -123,7 +123,9 @@ async def test_an_open_tab_is_sent_the_reason_why_its_run_is_gone(state: Path):
         assert (status, "no run 'runs/b.dart' here" in found["error"]) == (404, True)
 
 
-async def test_a_damaged_bundle_is_listed_with_its_reason(state: Path):
+async def test_a_damaged_or_expansive_bundle_is_listed_with_its_reason(state: Path):
+    with Writer(state / "runs/bomb.dart", Manifest(run="r", prefix="r.", captured_ms=1, schemas={})) as bundle:
+        bundle.section("file:journal.json", "lines", [bytes(1 << 20)] * 48)
     (state / "runs/torn.dart").write_bytes(GOLDEN.read_bytes()[:-20])
     whole = bytearray(GOLDEN.read_bytes())
     section = next(one for one in Bundle(GOLDEN).sections.values() if one.kind == "records")
@@ -133,6 +135,8 @@ async def test_a_damaged_bundle_is_listed_with_its_reason(state: Path):
         rows = {row["id"]: row for row in (await view(client, "runs"))[1]["rows"]}
         assert (rows["runs/torn.dart"]["opens"], rows["runs/torn.dart"]["state"]) == (False, "damaged")
         assert "copy it" in rows["runs/torn.dart"]["note"]
+        assert (rows["runs/bomb.dart"]["opens"], rows["runs/bomb.dart"]["state"]) == (False, "refused")
+        assert "DART_BUNDLE_BYTES" in rows["runs/bomb.dart"]["note"]
         assert (await view(client, "run", run="runs/torn.dart"))[0] == 503
 
         async def refused() -> bool:

@@ -7,6 +7,8 @@ import { duration, moment, number, percent } from "./format.js";
 
 const AGAIN_MS = 5000;
 const PROGRESS_MS = 500;
+/** States of bundles that can't be exported. */
+const UNREADABLE = ["damaged", "refused"];
 /** Kinds of exports: name, button and what it has. @type {[string, string, string][]} */
 const KINDS = [
   ["page", "report", "one file that opens from disk: report, curves, optimizer steps and sample episodes"],
@@ -39,7 +41,7 @@ export async function open(view, params, app) {
       ["run", (row) => [el("div", {}, row.opens && row.id !== here ? el("a", { href: address(row), title: `open ${row.id}` }, row.id) : el("b", {}, row.id)),
         ...[[row.id === here, "shown"], [row.id === other && other !== here, "compared"], [row.id === own && here !== own, "the page's own"]].map(([is, text]) => (is ? el("span.chip.running", {}, String(text)) : null)),
         row.kind === "bundle" && row.run && row.run !== row.id ? el("div.note", {}, `of ${row.run}`) : null, row.note ? el("div.note.missing", {}, row.note) : null]],
-      ["state", (row) => el(`span.chip.${row.state === "running" ? "running" : row.state === "complete" ? "success" : row.state === "damaged" ? "fault" : "other"}`, {}, row.state)],
+      ["state", (row) => el(`span.chip.${row.state === "running" ? "running" : row.state === "complete" ? "success" : UNREADABLE.includes(row.state) ? "fault" : "other"}`, {}, row.state)],
       ["began", (row) => [el("div.whole", {}, moment(row.started_ms)), row.captured_ms ? el("div.note", {}, "captured ", el("span.whole", {}, moment(row.captured_ms))) : null]],
       ["took", (row) => (row.minutes === null ? "–" : row.minutes ? duration(row.minutes * 60_000) : "seconds")],
       ["success", (row) => (row.success_after === null && row.success_before === null ? "–" : el("span.whole", {}, `${percent(row.success_before, 1)} → ${percent(row.success_after, 1)}`))],
@@ -54,7 +56,7 @@ export async function open(view, params, app) {
     /** @param {Run} row */
     function ways(row) {
       const compared = row.opens && row.id !== here ? el("a", { href: elsewhere(shown.run, row.id, "#/compare?of=other"), title: `compare ${here} with ${row.id}` }, "compare") : null;
-      return el("div.ways", {}, compared, row.state === "damaged" ? null : el("a", { href: app.href("runs", { q: filter.value, export: row.id }), title: `export ${row.id}` }, "export"));
+      return el("div.ways", {}, compared, UNREADABLE.includes(row.state) ? null : el("a", { href: app.href("runs", { q: filter.value, export: row.id }), title: `export ${row.id}` }, "export"));
     }
 
     /** @param {Run} row */
