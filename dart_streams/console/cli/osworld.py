@@ -88,9 +88,7 @@ def mirror(
     lacking = [entry for entry in entries if entry.state != "present"]
     if lacking:
         note(HOW_TO_FILL.format(dataset=DATASET, folder=folder))
-    list_unusable(unusable)
-    if lacking or unusable:
-        raise typer.Exit(1)
+    list_unusable(unusable, failed=bool(lacking))
 
 
 @app.command()
@@ -120,9 +118,7 @@ def pages(
     missing = sum(address.state == "missing" for address in addresses)
     if missing:
         note(HOW_TO_RECORD.format(count=missing, folder=folder))
-    list_unusable(unusable)
-    if missing or unusable:
-        raise typer.Exit(1)
+    list_unusable(unusable, failed=bool(missing))
 
 
 @app.command()
@@ -164,8 +160,6 @@ def check(
         write_rows(rows, checks)
     show(checks, as_json=as_json, title="OSWorld's tasks")
     list_unusable(unusable)
-    if unusable:
-        raise typer.Exit(1)
 
 
 def missing_of(entries: Sequence[MirrorEntry]) -> list[MissingOfTask]:
@@ -185,10 +179,12 @@ class MissingOfTask(msgspec.Struct, frozen=True):
     files: str
 
 
-def list_unusable(unusable: Sequence[UnusableTask]) -> None:
-    """List the tasks whose files cannot be used, with their reasons."""
+def list_unusable(unusable: Sequence[UnusableTask], failed: bool = False) -> None:
+    """List the tasks whose files cannot be used, with their reasons; exit with 1 if there are any, or if it failed."""
     for task in unusable:
         note(f"left out {task.page}: {task.reason}")
+    if unusable or failed:
+        raise typer.Exit(1)
 
 
 def listed_tasks(osworld: str, task_list: str) -> OsworldTasks:

@@ -10,6 +10,7 @@ import msgspec
 
 from dart_streams.console.cli.output import note, show_json
 from dart_streams.errors import UserError
+from dart_streams.socket_folder import is_private
 
 MIN_TOKEN = 16
 """Characters that the token of a file has at least."""
@@ -31,7 +32,7 @@ class PageAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def read_address(file: Path | None) -> PageAddress:
     """Return an earlier start's address, for open browsers, if only this user could write it, else an empty one."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
+        if file is not None and is_private(file):
             return msgspec.json.decode(file.read_bytes(), type=PageAddress)
     return PageAddress(url="", address="", token="")
 

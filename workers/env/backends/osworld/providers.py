@@ -19,6 +19,7 @@ from dart_streams.config import Osworld
 from dart_streams.connection.auth import read_secret
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
+from dart_streams.socket_folder import is_private
 from workers.env.backends.connection import Connection, StatusFault, excerpt
 from workers.env.backends.osworld.machine import MachineEndpoint, bearer_headers
 from workers.env.backends.osworld.sidecar import end_process
@@ -117,10 +118,12 @@ class ListProvider:
             await asyncio.sleep(min(POLL_INTERVAL_S, deadline.remaining_s))
 
     def _locked(self, endpoint: MachineEndpoint) -> int | None:
-        """Return the descriptor that holds a machine's lock, None if it is in use."""
+        """Return the descriptor that holds a machine's lock, None if it is in use; raise EnvironmentFault without."""
         self.locks.mkdir(mode=0o700, exist_ok=True)
+        if not is_private(self.locks):
+            raise EnvironmentFault(f"{self.locks} is not this user's own folder of mode 0700: remove it, or set TMPDIR")
         name = hashlib.sha256(endpoint.url.rstrip("/").encode()).hexdigest()[:32]
-        descriptor = os.open(self.locks / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.locks / name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

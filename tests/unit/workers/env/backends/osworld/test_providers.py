@@ -10,7 +10,8 @@ from dart_streams.config import Osworld
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from tests.answering import answering
-from workers.env.backends.osworld.providers import LeaseServerProvider, provider_of
+from workers.env.backends.osworld.machine import MachineEndpoint
+from workers.env.backends.osworld.providers import LeaseServerProvider, ListProvider, provider_of
 from workers.env.environment import EnvironmentFault
 
 
@@ -56,6 +57,20 @@ async def test_a_server_that_leases_none_is_a_fault_with_its_reason(statuses, wh
         with pytest.raises(EnvironmentFault, match=why):
             await LeaseServerProvider(leasing.url, "", 60.0, 60.0).acquire(Deadline(30.0, lambda: next(now)))
         assert len(leasing.asked) == len(statuses)
+
+
+async def test_locks_are_made_in_a_folder_of_this_user_only(tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    endpoints = [MachineEndpoint(url="http://127.0.0.1:1")]
+    for name in ("link", "open"):
+        with pytest.raises(EnvironmentFault, match=f"{name} is not this user's own folder of mode 0700"):
+            await ListProvider(endpoints, tmp_path / name).acquire(Deadline(60.0))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    held = await ListProvider(endpoints, tmp_path / "own").acquire(Deadline(60.0))
+    await held.release()
 
 
 def test_a_lease_server_that_was_not_started_has_written_no_token(tmp_path):
