@@ -26,10 +26,8 @@ def check_desktop(config: Config) -> Finding:
     try:
         subprocess.run(command_line.TRIAL, capture_output=True, text=True, timeout=20, check=True)
     except subprocess.CalledProcessError as error:
-        advice = (
-            "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's security options)"
-        )
-        return Finding("desktop", "fail", f"bwrap makes no sandbox: {error.stderr.strip()}", advice)
+        found = f"bwrap makes no sandbox: {error.stderr.strip()}"
+        return Finding("desktop", "fail", found, command_line.ALLOW_SPACES)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("desktop", "fail", f"bwrap does not run: {error}", "make desktop, in the repository")
     if missing := [name for name in office.PROGRAMS if shutil.which(name) is None]:

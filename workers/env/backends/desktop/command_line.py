@@ -15,6 +15,7 @@ PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pc
 """Programs that ``make demo-desktop`` installs."""
 TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true")
 """Command that makes an empty sandbox."""
+ALLOW_SPACES = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's security options)"
 GUEST = PurePosixPath("/opt/desktop")
 MODULES = PurePosixPath("/opt/python")
 """Folder of further Python modules for programs of the session; the server does not import them."""

@@ -185,11 +185,11 @@ class Sandbox:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def drop_privileges() -> list[str]:
-    """Return the beginning of a command that must not run as root; empty if this worker does not."""
+def drop_privileges(user: int | None = None) -> list[str]:
+    """Return the beginning of a command that must not run as root, by default as a new user; empty if it does not."""
     if os.geteuid() != 0:
         return []
-    user = next_user()
+    user = user or next_user()
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
 
 

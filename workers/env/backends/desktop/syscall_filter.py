@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Socket families that desktops use; others fail as if the kernel did not support them."""
-LOAD, EQUAL, GREATER_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06
-"""BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K."""
+LOAD, EQUAL, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+"""BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_JMP|JSET|K, BPF_RET|K."""
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 """Offsets in ``struct seccomp_data``; of the first argument the lower half, an ``int``."""
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
@@ -23,11 +23,12 @@ X32 = 0x40000000
 
 
 class Architecture(NamedTuple):
-    """An architecture: its audit number, the calls that open sockets, and the refused calls."""
+    """An architecture: its audit number, the calls that open sockets, the refused calls, and calls for name spaces."""
 
     audit: int
     sockets: tuple[int, ...]
     refused: Mapping[str, int]
+    spaces: Mapping[str, int]
 
 
 REFUSED = {
@@ -42,9 +43,20 @@ REFUSED = {
     "io_uring_register": (427, 427),
 }
 """Numbers of the refused calls on x86-64 and aarch64."""
+SPACES = {"unshare": (272, 97), "setns": (308, 268), "clone3": (435, 435), "clone": (56, 220)}
+"""Likewise of calls for name spaces; libraries use clone where the kernel lacks clone3, whose flags no filter reads."""
+NEW_USER = 0x10000000
+"""CLONE_NEWUSER, without which no process without rights makes other name spaces."""
+
+
+def numbers_of(calls: Mapping[str, tuple[int, int]], place: int) -> dict[str, int]:
+    """Return the numbers of calls on x86-64 (0) or aarch64 (1)."""
+    return {name: numbers[place] for name, numbers in calls.items()}
+
+
 ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, (41, 53), {name: number for name, (number, _) in REFUSED.items()}),
-    "aarch64": Architecture(0xC00000B7, (198, 199), {name: number for name, (_, number) in REFUSED.items()}),
+    "x86_64": Architecture(0xC000003E, (41, 53), numbers_of(REFUSED, 0), numbers_of(SPACES, 0)),
+    "aarch64": Architecture(0xC00000B7, (198, 199), numbers_of(REFUSED, 1), numbers_of(SPACES, 1)),
 }
 
 
@@ -57,8 +69,11 @@ class Instruction(NamedTuple):
     if_false: int = 0
 
 
-def build_filter(architecture: Architecture) -> list[Instruction]:
-    """Return the filter of an architecture, which also refuses all calls of other architectures (32-bit programs)."""
+def build_filter(architecture: Architecture, name_spaces: bool = True) -> list[Instruction]:
+    """Return the filter of an architecture, which also refuses all calls of other architectures (32-bit programs).
+
+    Without ``name_spaces`` it refuses these too.
+    """
     instructions = [
         Instruction(LOAD, ARCHITECTURE),
         Instruction(EQUAL, architecture.audit, if_true=1),
@@ -67,7 +82,17 @@ def build_filter(architecture: Architecture) -> list[Instruction]:
         Instruction(GREATER_EQUAL, X32, if_false=1),
         Instruction(RETURN, ERRNO | errno.ENOSYS),
     ]
-    for number in sorted(architecture.refused.values()):
+    refused = dict(architecture.refused)
+    if not name_spaces:
+        refused |= architecture.spaces
+        instructions += [
+            Instruction(EQUAL, refused.pop("clone"), if_false=4),
+            Instruction(LOAD, FIRST_ARGUMENT),
+            Instruction(ANY_BIT, NEW_USER, if_false=1),
+            Instruction(RETURN, ERRNO | errno.EPERM),
+            Instruction(RETURN, ALLOW),
+        ]
+    for number in sorted(refused.values()):
         instructions += [Instruction(EQUAL, number, if_false=1), Instruction(RETURN, ERRNO | errno.ENOSYS)]
     return instructions + family_check(architecture.sockets)
 
@@ -82,11 +107,12 @@ def family_check(calls: Sequence[int]) -> list[Instruction]:
     return [*jumps, Instruction(RETURN, ALLOW), *check]
 
 
-def compile_filter(name: str | None = None) -> bytes:
-    """Return the filter of this machine in bubblewrap's format, empty for an unknown architecture."""
+def compile_filter(name: str | None = None, name_spaces: bool = True) -> bytes:
+    """Return the filter of this machine in the kernel's format, empty for an unknown architecture."""
     architecture = ARCHITECTURES.get(name or platform.machine())
     if architecture is None:
         return b""
     return b"".join(
-        struct.pack("=HBBI", step.code, step.if_true, step.if_false, step.value) for step in build_filter(architecture)
+        struct.pack("=HBBI", step.code, step.if_true, step.if_false, step.value)
+        for step in build_filter(architecture, name_spaces)
     )

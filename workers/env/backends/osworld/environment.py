@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 import msgspec
+import structlog
 
 from dart_streams.actions import Action
 from dart_streams.config import Osworld
@@ -19,11 +20,14 @@ from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.providers import HeldMachine, MachineProvider
 from workers.env.backends.osworld.pyautogui_programs import build_program
 from workers.env.backends.osworld.settling import wait_stable
+from workers.env.backends.osworld.sidecar import UnreadableResult
 from workers.env.environment import EnvironmentFault, Screen, screen_of
 
 POLL_INTERVAL_S = 0.5
 STABLE_S = 0.1
 """Time without a change after which a screen is stable."""
+
+log = structlog.get_logger()
 
 
 class TaskSession(Protocol):
@@ -105,7 +109,7 @@ class OsworldEnvironment:
     async def _untouched(self, task: Task) -> float:
         await self._begin(self.session_of(task))
         try:
-            return await self.evaluate()
+            return await self._score()
         finally:
             await asyncio.shield(self.close())
 
@@ -136,7 +140,14 @@ class OsworldEnvironment:
         return msgspec.structs.replace(screen, image=None)
 
     async def evaluate(self) -> float:
-        """Return the reward of the present state."""
+        """Return the reward of the present state, 0 for one that the policy left unreadable."""
+        try:
+            return await self._score()
+        except UnreadableResult as found:
+            log.warning("a result cannot be read: reward 0", reason=str(found))
+            return 0.0
+
+    async def _score(self) -> float:
         machine, session = self._required()
         deadline = Deadline(self.settings.reset_timeout_s)
         async with self._or_close():

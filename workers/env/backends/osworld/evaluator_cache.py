@@ -23,6 +23,13 @@ class EvaluatorCache:
                 self._descriptor: int | None = descriptor
                 return
 
+    def give(self, folder: Path, user: int | None) -> None:
+        """Let ``user`` read a folder in this one, whose other folders and names it does not see."""
+        if user is not None:
+            self.folder.chmod(0o711)
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, user, user, follow_symlinks=False)
+
     def remove(self) -> None:
         """Remove the folder; never raises."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -16,7 +16,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
 from workers.env.backends.desktop.sandbox import vscode_folder
-from workers.env.backends.osworld import panel, steps, wallpaper
+from workers.env.backends.osworld import panel, steps
 from workers.env.backends.osworld.browser_devtools import DevToolsClient
 from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command, try_command
@@ -68,7 +68,7 @@ application/pdf=libreoffice-draw.desktop
 inode/directory=org.gnome.Nautilus.desktop;pcmanfm.desktop
 text/plain=org.xfce.mousepad.desktop
 """,
-    wallpaper.PATH: wallpaper.wallpaper_png(),
+    panel.WALLPAPER: panel.wallpaper_png(),
 }
 """Files that OSWorld's image has and our desktops lack. VLC's settings are evaluated though it was never started.
 
@@ -195,7 +195,7 @@ async def prepare_home(machine: Machine) -> None:
     for path, content in HOME_FILES.items():
         await machine.upload(path, content)
     await run_command(machine, TERMINAL_KEY, "the desktop takes no key for a terminal", shell=True)
-    await run_command(machine, wallpaper.COMMAND, "the desktop takes no wallpaper", shell=True)
+    await run_command(machine, panel.SHOW_WALLPAPER, "the desktop takes no wallpaper", shell=True)
     script = panel.start_script(*await machine.screen_size())
     await run_command(machine, script, "the panel does not come up", shell=True)
 

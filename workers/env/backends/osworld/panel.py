@@ -1,9 +1,16 @@
-"""Panel and dock of OSWorld's image, by tint2: a bar with the clock, and icons that start applications."""
+"""Panel, dock and picture of OSWorld's image: by tint2 a bar with the clock, and icons that start applications."""
 
+import struct
+import zlib
 from typing import NamedTuple
 
 from workers.env.backends.desktop.command_line import VSCODE
+from workers.env.backends.desktop.guest.framebuffer import SIGNATURE, png_chunk
 
+WALLPAPER = "/home/user/.local/share/backgrounds/stripes.png"
+"""Picture behind the windows: OSWorld's image has one, and some tasks replace it."""
+WALLPAPER_PX, STRIPE_PX = 480, 24
+SHOW_WALLPAPER = f"gsettings set org.gnome.desktop.background picture-uri file://{WALLPAPER}"
 BAR_PX, DOCK_PX, ICON_PX = 27, 68, 48
 UP_POLLS = 100
 """Maximum number of looks for the two windows, 0.3 s apart, as each costs CPU time."""
@@ -90,3 +97,12 @@ def start_script(width: int, height: int) -> str:
     )
     offers = "\n".join(f"offer {icon.label} '{icon.command}' {icon.icon}" for icon in ICONS)
     return SCRIPT.format(bar=bar + BAR, dock=dock + DOCK, offers=offers, polls=UP_POLLS)
+
+
+def wallpaper_png() -> bytes:
+    """Return a PNG of diagonal stripes, which resembles no photograph."""
+    side = range(WALLPAPER_PX)
+    rows = b"".join(b"\0" + bytes(200 if (row + column) // STRIPE_PX % 2 else 60 for column in side) for row in side)
+    header = struct.pack(">IIBBBBB", WALLPAPER_PX, WALLPAPER_PX, 8, 0, 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")
+    return SIGNATURE + b"".join(png_chunk(kind, content) for kind, content in parts)

@@ -10,19 +10,7 @@ from typing import Any, NoReturn
 
 from workers.env.backends.osworld.evaluator import faults
 
-HEAVY = frozenset(
-    {
-        "acoustid",
-        "borb",
-        "boto3",
-        "docker",
-        "easyocr",
-        "openai",
-        "pydrive",
-        "torch",
-        "transformers",
-    }
-)
+HEAVY = {"acoustid", "borb", "boto3", "docker", "easyocr", "openai", "pydrive", "torch", "transformers"}
 """Stubbed packages, unless installed into .venv/osworld."""
 
 

@@ -1,6 +1,6 @@
-"""Restriction of the evaluators' requests: only to the task's machine, and with a time-out."""
+"""Faults of the evaluators' requests, which go to the task's machine only, and have a time-out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,24 +14,26 @@ REFUSED = frozenset({401, 403, 410, 502, 503})
 """Statuses that indicate a fault, not a state of the task."""
 
 
-def guard(host: str, server_port: int, ports: set[int], token: str) -> None:
-    """Restrict all sessions of this process to the machine, and send ``token`` to its server.
+def guard(address: str, ports: Sequence[int], host: str, token: str) -> None:
+    """Tell the requests of this process that are faults: callers would take them for a missing file, and score 0.
 
-    A request elsewhere, or one that the server does not answer, is recorded as a fault: callers would take it for a
-    missing file, and score 0. Ports of applications may be closed, as the policy may have closed the application.
+    These are requests to another address, which name spaces do not let through, and those that the machine's server,
+    at the first port, does not answer. Ports of applications may be closed, as the policy may have closed them. The
+    server gets its ``host`` and ``token``.
     """
     send: Callable[..., requests.Response] = requests.Session.request
 
     def request(session: requests.Session, method: str, url: str, **options: Any) -> requests.Response:
         parts = urlsplit(url)
-        if parts.hostname != host or parts.port not in ports:
+        if parts.hostname != address or parts.port not in ports:
             faults.recorded.append(f"the evaluator wants {url}: only what is in the mirror can be used")
             raise requests.ConnectionError(f"{url} is not asked")
-        to_server = parts.port == server_port
+        to_server = parts.port == ports[0]
         if not options.get("timeout"):
             options["timeout"] = REQUEST_S
-        if to_server and token:
-            options["headers"] = {**(options.get("headers") or {}), "Authorization": f"Bearer {token}"}
+        if to_server:
+            own = {"Host": host, **({"Authorization": f"Bearer {token}"} if token else {})}
+            options["headers"] = {**(options.get("headers") or {}), **own}
         try:
             response = send(session, method, url, **options)
         except requests.RequestException as error:

@@ -19,9 +19,9 @@ COMMON = {
 }
 
 
-def answer(machine: str, number: int, first: int = 0, audit: int | None = None) -> int:
+def answer(machine: str, number: int, first: int = 0, audit: int | None = None, name_spaces: bool = True) -> int:
     """Run a compiled filter on one call, as the kernel would."""
-    code = syscall_filter.compile_filter(machine)
+    code = syscall_filter.compile_filter(machine, name_spaces)
     data = struct.pack("=iIQ6Q", number, ARCHITECTURES[machine].audit if audit is None else audit, 0, first, *[0] * 5)
     accumulator, place = 0, 0
     while True:
@@ -33,6 +33,8 @@ def answer(machine: str, number: int, first: int = 0, audit: int | None = None) 
             place += if_true if accumulator == value else if_false
         elif kind == syscall_filter.GREATER_EQUAL:
             place += if_true if accumulator >= value else if_false
+        elif kind == syscall_filter.ANY_BIT:
+            place += if_true if accumulator & value else if_false
         else:
             assert kind == syscall_filter.RETURN
             return value
@@ -63,6 +65,15 @@ def test_sockets_are_of_the_families_that_a_network_namespace_holds(machine: str
             assert answer(machine, call, family) == wanted
             assert answer(machine, call, family | 5 << 32) == wanted, "the kernel looks at the lower half alone"
         assert answer(machine, call, 2**32 - 1) == ERRNO | errno.EAFNOSUPPORT
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_name_spaces_are_refused_where_none_are_needed_and_threads_are_not(machine: str):
+    for name, number in ARCHITECTURES[machine].spaces.items():
+        refused = ERRNO | (errno.EPERM if name == "clone" else errno.ENOSYS)
+        assert answer(machine, number, 0x10000011, name_spaces=False) == refused, name
+        assert answer(machine, number, 0x10000011) == ALLOW, name
+    assert answer(machine, ARCHITECTURES[machine].spaces["clone"], 0x3D0F00, name_spaces=False) == ALLOW
 
 
 def test_a_machine_that_is_not_known_has_no_filter():
