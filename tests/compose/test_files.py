@@ -38,10 +38,14 @@ def test_whom_builds_trust_is_a_file_that_the_user_names(docker: Engine):
     assert resolved(docker, DART_BUILD_CA="/etc/ssl/certs/x.pem")["secrets"]["ca"]["file"] == "/etc/ssl/certs/x.pem"
 
 
-def test_nothing_is_published_beyond_loopback(docker: Engine):
-    services = resolved(docker)["services"]
+def test_nothing_is_published_beyond_loopback_and_pages_have_no_way_out(docker: Engine):
+    services = (stack := resolved(docker))["services"]
+    assert (list(services["env"]["networks"]), stack["networks"]["workers"]["internal"]) == (["workers"], True)
+    reached = {name for name, one in services.items() if "workers" in one["networks"]}
+    assert reached == {"cassandra", "collector", "env", "kafka"}
+    assert all(one["pids_limit"] for one in services.values())
     ports = {name: [port["host_ip"] for port in one["ports"]] for name, one in services.items() if "ports" in one}
-    assert set(ports) == {"kafka", "cassandra", "ui", "jaeger", "grafana", "kafka-ui"}
+    assert set(ports) == {"kafka", "cassandra", "ui", "gate", "grafana"}
     assert {address for addresses in ports.values() for address in addresses} == {"127.0.0.1"}
 
 

@@ -1,18 +1,19 @@
 """``dart-streams ui``: its address for scripts, and what it refuses."""
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from dart_streams.console.cli import page_address, ui
-from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from tests.command_line import invoke
 from tests.fork_server import PROGRAM, Forked
@@ -24,6 +25,28 @@ def failure(*arguments: str) -> UserError:
     done = invoke("ui", *arguments)
     assert isinstance(done.exception, UserError), done.output
     return done.exception
+
+
+@contextlib.contextmanager
+def served(*options: object, **streams: int) -> Iterator[Forked]:
+    """Serve a page as a process, and end it by a signal."""
+    process = Forked([PROGRAM, "ui", *map(str, options), "--port", "0"], **streams)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def read_to(end: bytes, stream: IO[bytes] | None) -> bytes:
+    """Return what a process prints, up to a line that has ``end``."""
+    text = b""
+    while end not in text:
+        line = stream.readline() if stream else b""
+        assert line, text
+        text += line
+    return text
 
 
 def refuse_stranger(address: str) -> urllib.request.Request:
@@ -43,21 +66,11 @@ def test_an_address_on_the_network_is_refused_without_tls(host: str):
     assert "ssh -L" in str(error)
 
 
-def test_a_network_address_is_taken_if_a_proxy_stands_in_front(tmp_path: Path):
-    command = [PROGRAM, "ui", str(BUNDLE), "--port", "0", "--address-file"]
-    wide = [*command, str(tmp_path / "ui.json"), "--host", "0.0.0.0", "--behind-proxy"]
-    process = Forked(wide, stderr=subprocess.DEVNULL)
-    try:
-        deadline = Deadline(60)
-        while not (tmp_path / "ui.json").exists():
-            assert not deadline.expired and process.poll() is None
-            time.sleep(0.05)
-        address = json.loads((tmp_path / "ui.json").read_bytes())
+def test_a_network_address_is_taken_if_a_proxy_stands_in_front():
+    with served(BUNDLE, "--host", "0.0.0.0", "--behind-proxy", "--json", stdout=subprocess.PIPE) as process:
+        address = json.loads(read_to(b"}", process.stdout))
         assert address["address"].startswith("http://127.0.0.1:")
         refuse_stranger(address["address"])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
 
 
 def test_half_a_certificate_or_a_broken_one_is_refused(tmp_path: Path):
@@ -99,15 +112,8 @@ def test_what_is_no_run_and_no_bundle_is_named(tmp_path: Path):
 
 def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: Path):
     file = tmp_path / "ui.json"
-    command = [PROGRAM, "ui", str(BUNDLE), "--port", "0", "--json"]
-    process = Forked([*command, "--address-file", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        text = b""
-        while not text.rstrip().endswith(b"}"):
-            line = process.stdout.readline()
-            assert line, process.stderr and process.stderr.read()
-            text += line
-        address = json.loads(text)
+    with served(BUNDLE, "--json", "--address-file", file, stdout=subprocess.PIPE) as process:
+        address = json.loads(read_to(b"}", process.stdout))
         assert json.loads(file.read_bytes()) == address
         assert file.stat().st_mode & 0o077 == 0
         assert address["url"] == f"{address['address']}?token={address['token']}"
@@ -115,10 +121,6 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
         request.add_header("Authorization", f"Bearer {address['token']}")
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["header"]["kind"] == "bundle"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    assert process.returncode == 0
 
 
 def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypatch):
@@ -167,27 +169,12 @@ def test_a_token_file_that_is_missing_or_short_is_refused(text: str | None, reas
 def test_the_token_of_a_file_opens_the_page_and_is_not_printed(tmp_path: Path):
     token = "0123456789abcdef0123"
     (tmp_path / "token").write_text(f"{token}\n")
-    command = [PROGRAM, "ui", str(BUNDLE), "--port", "0"]
-    process = Forked(
-        [*command, "--token-file", str(tmp_path / "token")],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        printed = ""
-        while "http://" not in printed:
-            line = process.stderr.readline()
-            assert line, printed
-            printed += line
+    with served(BUNDLE, "--token-file", tmp_path / "token", stderr=subprocess.PIPE) as process:
+        printed = read_to(b"http://", process.stderr).decode()
         assert token not in printed
         request = refuse_stranger(printed.rpartition("watch it at ")[2].strip())
         request.add_header("Authorization", f"Bearer {token}")
         assert json.load(urllib.request.urlopen(request, timeout=30))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
 
 
 def test_feedback_on_a_bundle_or_into_a_file_is_refused(tmp_path: Path):
@@ -202,25 +189,15 @@ def test_feedback_on_a_bundle_or_into_a_file_is_refused(tmp_path: Path):
 def test_the_address_for_feedback_has_another_token_and_both_come_back(tmp_path: Path):
     config, file, token = tmp_path / "run.toml", tmp_path / "ui.json", tmp_path / "token"
     config.write_text('[bus]\nservers = "127.0.0.1:1"\n[feedback]\nenabled = true\n')
-    command = [PROGRAM, "ui", "--config", str(config), "--port", "0"]
+    command = ("--config", config, "--feedback", "--json", "--address-file", file)
     known = []
     for _ in range(2):
-        process = Forked([*command, "--feedback", "--json", "--address-file", str(file)], stdout=-1)
-        assert process.stdout is not None
-        try:
-            printed = b""
-            while not printed.endswith(b"}\n"):
-                line = process.stdout.readline()
-                assert line, printed
-                printed += line
-            known.append(json.loads(printed))
+        with served(*command, stdout=subprocess.PIPE) as process:
+            known.append(json.loads(read_to(b"}", process.stdout)))
             rights = urllib.request.Request(f"{known[-1]['address']}api/rights")
             for name, right in (("token", False), ("feedback_token", True)):
                 rights.add_header("Authorization", f"Bearer {known[-1][name]}")
                 assert json.load(urllib.request.urlopen(rights, timeout=30))["feedback"] is right
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
     assert known[0] == known[1], "a page that is started again keeps both"
     assert known[0]["feedback_url"].endswith(f"?token={known[0]['feedback_token']}")
     assert known[0]["feedback_token"] != known[0]["token"]
