@@ -99,12 +99,9 @@ def test_the_core_gets_no_more_keys():
 
 def test_no_folder_gets_more_files():
     files = [path for name in (*PRODUCT, "benchmarks", "examples") for path in (ROOT / name).rglob("*")]
-    count = Counter(str(path.parent.relative_to(ROOT)) for path in files if is_source(path))
+    sources = [path for path in files if path.is_file() and path.suffix != ".pyc"]
+    count = Counter(str(path.parent.relative_to(ROOT)) for path in sources)
     assert {folder: number for folder, number in count.items() if number > CROWDED.get(folder, FILES)} == {}
-
-
-def is_source(path: Path) -> bool:
-    return path.is_file() and path.suffix != ".pyc"
 
 
 def test_no_more_files_are_long():
