@@ -8,7 +8,7 @@ import pytest
 from dart_streams.console.runs.run_log import read_events
 from tests.faults import outsiders
 from tests.faults.circle import WHOLE, Circle, circle, config_of
-from topics import trajectories
+from topics import observations, trajectories
 
 pytestmark = pytest.mark.timeout(3600)
 in_full = pytest.mark.skipif(not WHOLE, reason="set DART_SLOW_TESTS=1")
@@ -44,6 +44,14 @@ def lost(running: Circle) -> int:
     return sum(event.outcome == "lost" for event in read_events(running.config.bus, [trajectories.TOPIC]))
 
 
+def has_episode(running: Circle) -> bool:
+    """Return whether an episode is under way: its newest observation is not its end, and nothing said that it ended."""
+    bus = running.config.bus
+    ended = {event.order_id for event in read_events(bus, [trajectories.TOPIC])}
+    newest = {event.order.order_id: event.end for event in read_events(bus, [observations.TOPIC])}
+    return any(end is None for order, end in newest.items() if order not in ended)
+
+
 def test_a_circle_heals_from_outsiders_and_counts_the_lost_orders(services, tmp_path: Path):
     with circle(config_of(services, tmp_path / "state"), "outsiders") as running:
         running.loses_orders, running.excused = True, UNREAD
@@ -57,6 +65,9 @@ def test_a_circle_heals_from_outsiders_and_counts_the_lost_orders(services, tmp_
         running.until(lambda: lost(running), "an order that is found lost")
         assert "records gone before they were read" in running.logs()
         running.until(lambda: "orders were lost" in running.said(), "the lost orders at the terminal")
+        for one in running.of_kind("rollout"):
+            one.suspend()  # So an episode is not over when all are killed.
+        running.until(lambda: has_episode(running), "an episode that waits for its policy")
         running.kill_everything()
         outsiders.offsets_moved_to_the_end(running)
         before = lost(running)

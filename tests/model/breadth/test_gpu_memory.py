@@ -187,12 +187,9 @@ def local_bytes(tensors: Iterable[Any]) -> int:
     """Return the bytes of tensors, of sharded ones this rank's; what FSDP2 does not shard is left out."""
     tensors = list(tensors)
     sharded = [tensor.to_local() for tensor in tensors if isinstance(tensor, DTensor)]
-    return sum(part.nbytes for tensor in sharded or tensors for part in stored_parts(tensor))
-
-
-def stored_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that hold a tensor: of 8-bit state its codes and scales."""
-    return [tensor.codes, tensor.scale, tensor.qmap] if optimizers.is_quantized(tensor) else [tensor]
+    # Of 8-bit state its codes and scales.
+    parts = ([t.codes, t.scale, t.qmap] if optimizers.is_quantized(t) else [t] for t in sharded or tensors)
+    return sum(part.nbytes for own in parts for part in own)
 
 
 def assert_state_is_counted(loaded: Loaded, scorer: model.Scorer, config: Config, ranks: int, rel: float) -> None:
