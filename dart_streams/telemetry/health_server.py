@@ -15,20 +15,20 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any
 
 import structlog
-from aiohttp import web
 
+from dart_streams.background import cancel_tasks
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.http_bounds import serve_bounded
 from dart_streams.telemetry.process_health import ProcessHealth
 
 PORT = "DART_HEALTH_PORT"
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """A variable that every pod has."""
-MAX_PROBES = 16
-"""Connections at a time: a probe's ends with its answer."""
+MAX_PROBES, HEAD_BYTES, HEAD_S = 16, 8192, 10.0
+"""Connections at a time, of which a further one ends the oldest, and bounds of a request's head."""
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ def answering_probes(health: ProcessHealth, environ: Mapping[str, str] = os.envi
         ) from None
     loop, ended = asyncio.new_event_loop(), asyncio.Event()
     serving = serve_until(ended, listener, health)
-    thread = threading.Thread(target=loop.run_until_complete, args=[serving], name="probes", daemon=True)
+    thread = threading.Thread(target=run_to_the_end, args=[loop, serving], name="probes", daemon=True)
     thread.start()
     port = listener.getsockname()[1]
     log.info("answering probes", port=port, bound_s=health.bound_s)
@@ -70,21 +70,39 @@ def answering_probes(health: ProcessHealth, environ: Mapping[str, str] = os.envi
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
-        loop.close()
+
+
+def run_to_the_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, None]) -> None:
+    """Run the server in this thread, and end its connections after it."""
+    with contextlib.closing(loop):
+        loop.run_until_complete(serving)
+        loop.run_until_complete(cancel_tasks(*asyncio.all_tasks(loop)))
 
 
 async def serve_until(ended: asyncio.Event, listener: socket.socket, health: ProcessHealth) -> None:
-    """Answer each endpoint with the reason why not, or with ``ok``."""
+    """Answer each endpoint with the reason why not, or with ``ok``; without aiohttp, which not each process has."""
     answers = {"/livez": health.find_hang, "/readyz": health.find_lack}
+    open_writers: dict[asyncio.StreamWriter, None] = {}
 
-    async def answer(request: web.Request) -> web.Response:
-        find = answers.get(request.path)
-        reason = f"no such endpoint: there are {', '.join(answers)}" if find is None else find()
-        response = web.Response(status=404 if find is None else 503 if reason else 200, text=f"{reason or 'ok'}\n")
-        response.force_close()
-        return response
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_writers[writer] = None
+        if len(open_writers) > MAX_PROBES:
+            next(iter(open_writers)).transport.abort()
+        try:
+            async with asyncio.timeout(HEAD_S):
+                words = (await reader.readuntil(b"\r\n\r\n")).split()
+            find = answers.get(words[1].decode("latin-1") if len(words) > 1 else "")
+            reason = f"no such endpoint: there are {', '.join(answers)}" if find is None else find()
+            status = "404 Not Found" if find is None else "503 Service Unavailable" if reason else "200 OK"
+            body = f"{reason or 'ok'}\n".encode()
+            kind = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}"
+            writer.write(f"HTTP/1.1 {status}\r\n{kind}\r\nConnection: close\r\n\r\n".encode() + body)
+            await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # It sent no request in time.
+        finally:
+            del open_writers[writer]
+            writer.close()
 
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    async with serve_bounded(application, listener, most=MAX_PROBES):
+    async with await asyncio.start_server(answer, sock=listener, limit=HEAD_BYTES):
         await ended.wait()
