@@ -127,7 +127,7 @@ test-models: setup ## Run the tests of other model families, ranks of vLLM, node
 		model=$$?; exit $$((streams || model))'
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; DART_OSWORLD=FOLDER adds its task files.
-	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld tests/desktops/test_osworld_evaluators.py tests/desktops/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld $(addprefix tests/desktops/test_osworld_,$(addsuffix .py,confined episodes evaluators spoiled)) tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
 
 test-phone: phone ## Run the tests of phones, on real Android views.
 	@$(STREAMS)/python -m pytest -q tests/phone

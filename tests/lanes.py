@@ -31,7 +31,7 @@ class Lane(NamedTuple):
 
 OF_ALL = ("requirements/", "pyproject.toml", "tests/conftest.py")
 """Files that every lane covers."""
-DESKTOPS = ("workers/env/backends/desktop/", "workers/desktop_server/")
+DESKTOPS = ("tests/desktops/", "workers/env/backends/desktop/", "workers/desktop_server/")
 LANES = (
     Lane("test-data", "each time", ("tests/data/", "dart_streams/console/datasets/", "workers/tracker/")),
     Lane("test-adapters", "each time", ("tests/adapters/", "workers/env/backends/adapters/")),
@@ -61,7 +61,6 @@ LANES = (
         "test-desktops",
         "if covered files changed",
         (
-            "tests/desktops/",
             *DESKTOPS,
             "workers/env/backends/tools/",
             "deploy/config/desktop.toml",
