@@ -494,7 +494,7 @@ async def test_one_desktop_does_not_take_what_the_kernel_counts_by_user(kind: st
 
 
 MANAGER = """
-import asyncio
+import asyncio, structlog, sys; structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from tests.desktops.test_desktop import DesktopBackend, config, task
 async def main():
     backend = DesktopBackend(config())
@@ -520,7 +520,7 @@ def test_a_worker_that_is_killed_leaves_no_process():
 ODD_SIZE = 333, 222
 """Of these desktops only, so that what is left of them is found among all processes."""
 ORPHAN = f"""
-import asyncio, os
+import asyncio, structlog, sys; structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from workers.env.backends.desktop import command_line, sandbox
 made = command_line.command
 command_line.command = lambda *given: [word for word in made(*given) if word != "--die-with-parent"]
