@@ -76,8 +76,9 @@ class Ranks:
         content = msgspec.msgpack.encode(values)
         sizes = list(torch.zeros(self.count, dtype=torch.int64).split(1))
         dist.all_gather(sizes, torch.tensor([len(content)]))
-        parts = [byte_tensor(b"", int(max(sizes))) for _ in sizes]
-        dist.all_gather(parts, byte_tensor(content, int(max(sizes))))
+        longest = int(max(sizes))
+        parts = [byte_tensor(b"", longest) for _ in sizes]
+        dist.all_gather(parts, byte_tensor(content, longest))
         decoder = msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]
         own = (part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True))
         return [item for content in own for item in decoder.decode(content)]

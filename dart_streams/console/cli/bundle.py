@@ -28,10 +28,10 @@ from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
-    from dart_streams.config import Config
+    from dart_streams.config import Bus, Config
     from dart_streams.console.bundles.recorded_answers import AnswerComparison
     from dart_streams.console.bundles.replay import Outcome
-    from dart_streams.console.bundles.republish import TimeSpan
+    from dart_streams.console.bundles.republish import Published, TimeSpan
     from dart_streams.console.bundles.whatif import WhatIfMetrics
     from dart_streams.console.runs.bundle import Bundle
 
@@ -119,7 +119,6 @@ def replay(
     gets each weight version that still exists, and the requests that this version answered.
     """
     from dart_streams.console.bundles import replay as rerun
-    from dart_streams.console.bundles import republish
     from dart_streams.console.runs.bundle import Bundle
 
     log_to_stderr()
@@ -134,8 +133,7 @@ def replay(
     bundle = Bundle(path)
     if into:
         bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
-        chosen = republish.choose_topics(bundle, split_names(topics))
-        show(republish.republish(bundle, bus, chosen, span_of(begin, until), speed_of(speed)), as_json=as_json)
+        show(publish_records(bundle, bus, split_names(topics), span_of(begin, until), speed), as_json=as_json)
         return
     if settings:
         show_what_if(what_if(bundle, settings), plot, as_json=as_json)
@@ -149,6 +147,13 @@ def replay(
         show_outcome(outcome)
     if not outcome.equal:
         raise typer.Exit(1)
+
+
+def publish_records(bundle: Bundle, bus: Bus, topics: list[str], span: TimeSpan, speed: str) -> list[Published]:
+    """Publish a bundle's records under the prefix of ``bus``."""
+    from dart_streams.console.bundles import republish
+
+    return republish.republish(bundle, bus, republish.choose_topics(bundle, topics), span, speed_of(speed))
 
 
 def replay_requests(path: Path | None, run: str, state: Path, config: Path | None, span: TimeSpan) -> AnswerComparison:

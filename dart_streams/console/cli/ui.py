@@ -94,18 +94,14 @@ def serve_page(
     as_json: AsJson = False,
 ) -> None:
     """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads, unless with --feedback."""
-    from dart_streams.console.cli.feedback import author_name
     from dart_streams.console.launch.folder_catalog import FolderCatalog
-    from dart_streams.console.views.page.feedback_intake import FeedbackIntake
     from dart_streams.console.views.page.guard import Guard, WriteRight
     from dart_streams.telemetry import setup
 
     log_to_stderr()
     source = source_of(name, state, config)
     other = source_of(against, state, None) if against else None
-    if takes_feedback and export is not None:
-        raise UserError("--export writes a page that only reads: leave --feedback out")
-    intake = FeedbackIntake(source, author_name("")) if takes_feedback else None
+    intake = open_intake(source, export) if takes_feedback else None
     if export is not None:
         asyncio.run(write_file(source, other, export))
         return show_json({"file": str(export)}) if as_json else note(f"open {export}")
@@ -126,6 +122,16 @@ def serve_page(
     folder = Path(source.config.run.state_dir) if config is not None else state
     catalog = None if alone else FolderCatalog(folder, source, *([other] if other is not None else []))
     asyncio.run(serve(source, other, guard, listener, tls, intake, catalog))
+
+
+def open_intake(source: RunSource, export: Path | None) -> FeedbackIntake:
+    """Return the intake for feedback on a run; raise UserError for one that takes none, and for a file."""
+    from dart_streams.console.cli.feedback import author_name
+    from dart_streams.console.views.page.feedback_intake import FeedbackIntake
+
+    if export is not None:
+        raise UserError("--export writes a page that only reads: leave --feedback out")
+    return FeedbackIntake(source, author_name(""))
 
 
 def source_of(name: str, state: Path, config: Path | None) -> RunSource:
