@@ -58,8 +58,7 @@ async def watch(made: folder.RunFolder, page: Tab) -> None:
         await page.shot(f"live-{place}")
     await page.go("log?topic=observations")
     await page.until("document.querySelectorAll('.record').length > 10")
-    p50_ms = await page.pages_p50()
-    (SHOTS / "live-timings.txt").write_text(f"pages of a running circle, p50 {p50_ms:.0f} ms")
+    (SHOTS / "live-timings.txt").write_text(f"pages of a running circle, p50 {await page.pages_p50():.0f} ms")
 
 
 async def committing(made: folder.RunFolder) -> set[str]:

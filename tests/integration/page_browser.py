@@ -42,8 +42,10 @@ class ListeningDevTools(DevTools):
 
 
 def is_error(params: dict[str, Any]) -> bool:
-    level = params.get("type") or params.get("entry", {}).get("level") or "error"
-    return level in ("error", "assert", "warning")
+    entry = params.get("entry", {})
+    level = params.get("type") or entry.get("level") or "error"
+    # The page asks again for a screenshot that the recorder has not stored yet; `Tab.loaded` waits for it.
+    return level in ("error", "assert", "warning") and "/screenshot/" not in entry.get("url", "")
 
 
 class Tab:
@@ -149,8 +151,9 @@ class Tab:
         return float(await self.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])"))
 
     async def loaded(self) -> None:
-        """Wait until every picture in view is there."""
-        await self.until("[...document.images].every((i) => !i.getAttribute('src') || i.complete)", "all pictures")
+        """Wait until every picture in view is there, those too that were not stored at first."""
+        there = "i.complete && !i.classList.contains('missing')"
+        await self.until(f"[...document.images].every((i) => !i.getAttribute('src') || {there})", "all pictures")
 
     async def tour(self, places: Sequence[str], prefix: str = "") -> None:
         """Open places wide and narrow, light and dark: none is wider than its window or has a problem."""

@@ -68,7 +68,7 @@ async def give(page: Tab) -> list[str]:
     await page.press("Enter", 13)
     await page.until("document.querySelector('.form .refused')?.innerText.includes('is no action')", "the refusal")
     await page.shot("form-refused")
-    assert len(page.errors) == 1, "the console says that it was refused"
+    assert len(page.errors) == 1, page.errors  # The console says that it was refused.
     page.errors.clear()
     await page.js(f"{action}.select()")
     await page.call("Input.insertText", text="type(content='3')")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
+from dart_streams.console.views.page.source import NotFound
 from dart_streams.errors import ServiceUnavailable
 from tests.integration.page_browser import WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record, settings
@@ -38,12 +40,9 @@ def recorded(tmp_path_factory) -> Path:
     return record(tmp_path_factory.mktemp("page") / "run.dart", 90, settings(step_ms=100))
 
 
-@contextlib.asynccontextmanager
-async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[Tab, str]]:
+def opened(path: Path, plots: Path | None = None) -> contextlib.AbstractAsyncContextManager[tuple[Tab, str]]:
     """Yield a tab on the page of a bundle, signed in by the printed address, and the page's address."""
-    source = BundleSource(Bundle(path)).read()
-    async with served(source, plots) as page_and_address:
-        yield page_and_address
+    return served(BundleSource(Bundle(path)).read(), plots)
 
 
 @contextlib.asynccontextmanager
@@ -79,8 +78,7 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
         await page.go("tasks")
         places.append(await page.first_link("td a"))
         await page.tour(places)
-        first = await page.navigation()
-        paint, load, p50 = first["paint"], first["load"], await page.pages_p50()
+        paint, load, p50 = *(await page.navigation()).values(), await page.pages_p50()
         (SHOTS / "timings.txt").write_text(f"first paint {paint:.0f} ms, loaded {load:.0f} ms, p50 {p50:.0f} ms")
         assert paint > 0, "how long it took is a figure, of a machine that does other things as well"
 
@@ -129,8 +127,8 @@ async def test_a_link_that_new_data_replace_while_it_is_pressed_is_followed(reco
     async with served(BundleSource(Bundle(recorded)).read()) as (page, _):
         await page.go("tasks")
         href = await page.first_link("td a")
-        x, y, width, height = await page.box("td a")
-        where = {"x": x + width / 2, "y": y + height / 2, "button": "left", "clickCount": 1}
+        x, y, _, height = await page.box("td a")
+        where = {"x": x + 1, "y": y + height / 2, "button": "left", "clickCount": 1}
         await page.call("Input.dispatchMouseEvent", type="mousePressed", **where)
         await page.js("void ((old) => old.replaceWith(old.cloneNode(true)))(document.querySelector('tbody'))")
         await page.call("Input.dispatchMouseEvent", type="mouseReleased", **where)
@@ -151,6 +149,16 @@ async def test_a_page_whose_service_did_not_answer_opens_by_itself(recorded: Pat
         await page.until("!!document.querySelector('.headline')", "the report")
         assert await page.count(".problem") == 0
         page.errors.clear()  # The console names the first answer, a 503.
+
+
+async def test_a_screenshot_that_is_stored_late_is_shown_then(recorded: Path, monkeypatch):
+    source, stored = BundleSource(Bundle(recorded)).read(), BundleSource.screenshot
+    monkeypatch.setattr(BundleSource, "screenshot", AsyncMock(side_effect=NotFound("not stored yet")))
+    async with served(source) as (page, _):
+        await page.go(f"trajectory?id={next(iter(source.state.trajectories))}")
+        await page.until("!!document.querySelector('.stage img.missing')", "a screenshot that is not there")
+        monkeypatch.setattr(BundleSource, "screenshot", stored)
+        await page.loaded()
 
 
 @pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
@@ -434,11 +442,8 @@ async def test_the_filter_is_in_the_address_and_a_box_takes_any_id(recorded: Pat
 
 async def test_a_search_finds_tasks_outcomes_and_texts_and_leaves_the_keys(recorded: Path):
     async with opened(recorded) as (page, _):
-        for query, found in (
-            ("BOX#1", "ul.found a"),
-            ("failure box", "tbody .chip.failure"),
-            ("thought: <img", "tbody a"),
-        ):
+        wanted = {"BOX#1": "ul.found a", "failure box": "tbody .chip.failure", "thought: <img": "tbody a"}
+        for query, found in wanted.items():
             await page.press("/")
             await page.until("document.activeElement.id === 'find'")
             await page.call("Input.insertText", text=query)
@@ -493,11 +498,8 @@ async def test_metrics_are_chosen_from_a_list_smoothed_and_read_at_a_step(record
         await page.until("document.querySelector('.chart .names')?.innerText.includes('mean of 5')", "smoothing")
         link = await page.js("location.hash")
         assert all(part in link for part in ("smooth=5", "kl_reference", "loss"))
-        box = await page.js(
-            "(() => { const b = document.querySelector('.u-over').getBoundingClientRect();"
-            " return [b.x + b.width / 2, b.y + b.height / 2] })()"
-        )
-        await page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+        x, y, width, height = await page.box(".u-over")
+        await page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + width / 2, y=y + height / 2)
         await page.until("/^optimizer step \\d+: [-\\d.]+ · /.test(document.querySelector('.chart .value').innerText)")
         await page.shot("steps-chosen")
 

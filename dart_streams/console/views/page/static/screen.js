@@ -9,7 +9,8 @@ import { el, svg } from "./dom.js";
  * @typedef {{x: number, y: number}} Point
  * @typedef {{sha256: string, width: number, height: number}} Shot
  */
-const TRIES = 6;
+/** Milliseconds at most between two requests for a screenshot that is not stored. */
+const PAUSE = 30000;
 
 /** @param {string} sha256 */
 export function address(sha256) {
@@ -18,15 +19,17 @@ export function address(sha256) {
   return `/screenshot/${encodeURIComponent(sha256)}${query ? `?${query}` : ""}`;
 }
 
-/** An image that retries while its screenshot is not stored yet. @returns {HTMLImageElement} */
+/** An image that asks again, as long as it is shown, while its screenshot is not stored. @returns {HTMLImageElement} */
 export function picture() {
   const image = /** @type {HTMLImageElement} */ (el("img", { alt: "", decoding: "async", draggable: "false" }));
-  let tries = 0;
-  image.addEventListener("load", () => { tries = 0; image.classList.remove("missing"); });
+  let failed = "", pause = 0;
+  image.addEventListener("load", () => { failed = ""; image.classList.remove("missing"); });
   image.addEventListener("error", () => {
     image.classList.add("missing");
     const wanted = image.src;
-    if (++tries < TRIES) setTimeout(() => { if (image.src === wanted) image.src = wanted; }, 300 * tries);
+    pause = wanted === failed ? Math.min(PAUSE, 2 * pause) : 300;
+    failed = wanted;
+    setTimeout(() => { if (image.src === wanted && image.isConnected) image.src = wanted; }, pause);
   });
   return image;
 }
