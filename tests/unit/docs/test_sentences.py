@@ -11,9 +11,7 @@ DOCS = ROOT / "docs"
 MOST = 25
 GENERATED = {DOCS / "configuration.md", DOCS / "cli.md", DOCS / "metrics.md", DOCS / "changelog.md"}
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "dart_streams/recipes").glob("*/README.md")),
     *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED and DOCS / "lab" not in page.parents),
 ]

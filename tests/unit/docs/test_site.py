@@ -20,9 +20,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [
     *PAGES,
     *sorted((ROOT / "dart_streams/recipes").glob("*/README.md")),
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
 ]
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
@@ -76,8 +74,9 @@ def test_paths_that_are_mentioned_exist(page: Path):
     for span in CODE.findall(FENCE.sub("", page.read_text())):
         text = span.strip("`")
         if (match := PATH.match(text)) and not re.search(r"[*<>{…]|[A-Z]{4,}", text):
-            path = match[0].rstrip(".")
-            assert (ROOT / path).exists(), span
+            path, test = ROOT / match[0].rstrip("."), text.partition("::")[2]
+            assert path.exists(), span
+            assert not test or f"def {test}(" in path.read_text(), span
 
 
 SECTIONS = {key.table.partition(".")[0] for key in iterate_keys()}
