@@ -156,7 +156,7 @@ class DataManager(faust.App):
         for durable in self.durable:
             durable.connect(self.publisher, self.topic_ids)
         self.on_partitions_assigned.connect(self.note_assigned)
-        self.watch("recovery", watch_recovery(self, self.count_recovered))
+        self.watch("recovery", watch_recovery(self, lambda: sum(one.changelog.recovered for one in self.durable)))
 
     async def on_started(self) -> None:
         """Recover the tables, then begin to watch."""
@@ -203,10 +203,6 @@ class DataManager(faust.App):
         """Let each agent look for a replacement."""
         for durable in self.durable:
             durable.assigned.set()
-
-    def count_recovered(self) -> int:
-        """Return the changelog records recovered so far."""
-        return sum(durable.changelog.recovered for durable in self.durable)
 
     def watch(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the agents; its end, even without an error, ends the application."""

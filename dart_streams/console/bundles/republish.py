@@ -48,20 +48,27 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
 
 
-def republish(
-    bundle: Bundle, bus: Bus, topics: Sequence[Topic], span: TimeSpan, speed: float | None, *, own: bool = False
-) -> list[Published]:
-    """Publish records in order of time, ``speed`` times as fast as they were recorded; None is as fast as possible.
+def check_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic], *, own: bool = False) -> list[TopicSpec]:
+    """Return the topics to make under ``bus.prefix``, that of shadow topics, or with ``own`` the run's.
 
-    ``bus.prefix`` is that of the shadow topics, or with ``own`` the run's. Raises UserError if it is live or invalid
-    (nothing is written then), BundleError if the bundle lacks a topic, and ServiceUnavailable if the broker does not
-    answer.
+    Raises UserError if the prefix is live or invalid, or if bundle or deployment lack a topic or its partitions.
     """
     for topic in topics:
         if not bundle.has(topic.name):
             raise BundleError(f"{bundle.path} has no {topic.name}: it has {', '.join(bundle.topics())}")
     specs = shadow_topics(bundle, bus, topics)
     raise_if_live(bundle, bus, own=own)
+    return specs
+
+
+def republish(
+    bundle: Bundle, bus: Bus, topics: Sequence[Topic], specs: list[TopicSpec], span: TimeSpan, speed: float | None
+) -> list[Published]:
+    """Make the topics of ``check_topics`` and publish their records in order of time.
+
+    ``speed`` is a multiple of the recorded one; None is as fast as possible. Raises ServiceUnavailable if the broker
+    does not answer.
+    """
     with admin.connect(bus) as client:
         admin.apply(client, admin.plan_against(client, specs))
     counts = dict.fromkeys((topic.name for topic in topics), 0)

@@ -14,13 +14,7 @@ from dart_streams.bus import admin
 from dart_streams.config import Config
 from dart_streams.console.bundles.bundle_inputs import CONFIG, FILES, TASKS, config_of
 from dart_streams.console.bundles.capture import TRACES
-from dart_streams.console.bundles.republish import (
-    TimeSpan,
-    choose_topics,
-    raise_if_live,
-    republish,
-    shadow_topics,
-)
+from dart_streams.console.bundles.republish import TimeSpan, check_topics, choose_topics, republish
 from dart_streams.console.repair import projection
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import RunFolder, folder_of, write_toml
@@ -56,22 +50,20 @@ def restore(bundle: Bundle, deployment: Config, state: Path, report: Callable[[s
     if folder.path.exists():
         raise UserError(f"{folder.path} exists: name another --state, or remove it with `dart-streams runs rm`")
     chosen = choose_topics(bundle, [])
-    shadow_topics(bundle, config.bus, chosen)
-    raise_if_live(bundle, config.bus, own=True)
+    specs = check_topics(bundle, config.bus, chosen, own=True)
     create_schema(config.store)
     session = connect(config.store)
     try:
         if any(True for _ in projection.all_rows(session, config.bus.run)):
             raise UserError(f"keyspace {config.store.keyspace} has rows of run {config.bus.run}: name another keyspace")
         make_folder(folder, config, bundle)  # First, so that `runs rm` can remove a restoration that was cut short.
-        published = republish(bundle, config.bus, chosen, TimeSpan(), None, own=True)
+        published = republish(bundle, config.bus, chosen, specs, TimeSpan(), None)
         admin.apply_all(config.bus, keep_grown=True)  # As declared: republishing bounds neither time nor retention.
         for one in published:
             moved = f", {one.moved} at another offset: the topic had lost records" if one.moved else ""
             report(f"{one.topic}: {one.records} records{moved}")
-        rows = projection.rebuild(
-            session, projection.project_rows(config.bus.run, read_events(bundle, projection.READ))
-        )
+        of_log = projection.project_rows(config.bus.run, read_events(bundle, projection.READ))
+        rows = projection.rebuild(session, of_log)
         report(f"rows: {rows}")
         blobs = projection.restore_blobs(session, ((blob.sha256, blob.data) for blob in bundle.blobs()))
         report(f"screenshots: {blobs}")

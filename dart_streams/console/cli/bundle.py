@@ -151,9 +151,10 @@ def replay(
 
 def publish_records(bundle: Bundle, bus: Bus, topics: list[str], span: TimeSpan, speed: str) -> list[Published]:
     """Publish a bundle's records under the prefix of ``bus``."""
-    from dart_streams.console.bundles import republish
+    from dart_streams.console.bundles.republish import check_topics, choose_topics, republish
 
-    return republish.republish(bundle, bus, republish.choose_topics(bundle, topics), span, speed_of(speed))
+    chosen = choose_topics(bundle, topics)
+    return republish(bundle, bus, chosen, check_topics(bundle, bus, chosen), span, speed_of(speed))
 
 
 def replay_requests(path: Path | None, run: str, state: Path, config: Path | None, span: TimeSpan) -> AnswerComparison:
