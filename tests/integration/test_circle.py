@@ -427,6 +427,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
 def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
     config = finished.config
     run = ("--run", finished.made.id, "--state", config.run.state_dir)
+    ours, theirs = finished.made.path / "config.toml", bundle.parent / "theirs.toml"
     first = json.loads(invoke("store", "diff", *run, "--json").stdout)
     up_to_date = {table["table"] for table in first if table["rows"] == table["rows_of_log"]}
     assert up_to_date >= {"trained", "epochs"}, "the recorder may have been stopped before the last cancelled episodes"
@@ -440,11 +441,13 @@ def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
             session.execute(f"TRUNCATE {table}", timeout=60)
         wiped = answer("store", "diff", *run, expect=1)
         assert [table["rows"] for table in wiped] == [0] * len(COLUMNS)
-        assert answer("store", "rebuild", "--bundle", str(bundle)) == before
+        assert answer("store", "rebuild", "--bundle", str(bundle), "--config", str(ours)) == before
         restored = sorted(session.execute("SELECT sha256, chunk, data FROM blobs"))
-        assert restored
-        assert set(restored) <= set(blobs)
+        assert set() < set(restored) <= set(blobs)
     assert answer("store", "rebuild", "--wipe", *run) == before
+    theirs.write_text(ours.read_text().replace(config.store.keyspace, "elsewhere"))
+    refused = invoke("store", "diff", "--bundle", str(bundle), "--config", str(theirs))
+    assert "elsewhere" in str(refused.exception), "the store is that of --config, not the one that a bundle names"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import typer
 
 from dart_streams.console.cli.options import AsJson, ConfigFile, FromBundle, RunId, State, read_config, run_or_bundle
 from dart_streams.console.cli.output import log_to_stderr, note, show
+from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -81,32 +82,47 @@ def rebuild(
     run: RunId = "",
     state: State = Path(".dart"),
     bundle: FromBundle = None,
+    config: ConfigFile = None,
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove the run's rows first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild a run's rows from its topics, or from a bundle (with the screenshots it has), and compare."""
+    """Rebuild rows of a run, or of a bundle in the store of --config with its screenshots, from the log; compare."""
     from dart_streams.console.repair import projection
     from dart_streams.store import create_schema
 
-    config, source = run_or_bundle(run, state, bundle)
-    create_schema(config.store)
-    with store_session(config) as session:
+    settings, source = store_and_log(run, state, bundle, config)
+    create_schema(settings.store)
+    with store_session(settings) as session:
         if wipe:
-            note(f"{projection.wipe(session, config.bus.run)} rows removed")
-        written = projection.rebuild(session, rows_of_log(config, source))
+            note(f"{projection.wipe(session, settings.bus.run)} rows removed")
+        written = projection.rebuild(session, rows_of_log(settings, source))
         note(f"{written} rows written")
         if source is not None and source.has("blobs"):
             blobs = ((blob.sha256, blob.data) for blob in source.blobs())
             note(f"{projection.restore_blobs(session, blobs)} screenshots written")
-        end_with(compare_tables(session, config, source), as_json=as_json)
+        end_with(compare_tables(session, settings, source), as_json=as_json)
 
 
 @app.command("diff")
-def diff(run: RunId = "", state: State = Path(".dart"), bundle: FromBundle = None, as_json: AsJson = False) -> None:
-    """Compare a run's rows with those rebuilt from its log, by number and digest; exit code 1 if they differ."""
-    config, source = run_or_bundle(run, state, bundle)
-    with store_session(config) as session:
-        end_with(compare_tables(session, config, source), as_json=as_json)
+def diff(
+    run: RunId = "",
+    state: State = Path(".dart"),
+    bundle: FromBundle = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare rows of a run, or of a bundle in the store of --config, with the log; exit code 1 if they differ."""
+    settings, source = store_and_log(run, state, bundle, config)
+    with store_session(settings) as session:
+        end_with(compare_tables(session, settings, source), as_json=as_json)
+
+
+def store_and_log(run: str, state: Path, bundle: Path | None, config: Path | None) -> tuple[Config, Bundle | None]:
+    """Return the configuration of a run, or a bundle's with the store of a deployment, and the bundle."""
+    settings, source = run_or_bundle(run, state, bundle)
+    if source is None and config is not None:
+        raise UserError("--config names the store of a bundle's rows, and a run has its own: leave it out")
+    return settings if source is None else msgspec.structs.replace(settings, store=read_config(config).store), source
 
 
 def end_with(tables: list[Compared], *, as_json: bool) -> None:
@@ -123,14 +139,7 @@ def compare_tables(session: Session, config: Config, source: Bundle | None) -> l
     in_store = projection.digest_tables(projection.stored_rows(session, config.bus.run))
     in_log = projection.digest_tables(rows_of_log(config, source))
     return [
-        Compared(
-            table=stored.table,
-            equal=stored == log,
-            rows=stored.rows,
-            digest=stored.digest,
-            rows_of_log=log.rows,
-            digest_of_log=log.digest,
-        )
+        Compared(**msgspec.structs.asdict(stored), equal=stored == log, rows_of_log=log.rows, digest_of_log=log.digest)
         for stored, log in zip(in_store, in_log, strict=True)
     ]
 
