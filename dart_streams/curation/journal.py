@@ -117,7 +117,9 @@ def state_of(agent: Agent, snapshot: Snapshot) -> Any:
 
 def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> RestoredState:
     """Restore the state of ``agent`` on one partition; raise JournalGap if it is damaged."""
-    snapshot, entries = read_history(stored, partition)
+    snapshot, entries, damaged = read_history(stored, partition)
+    if damaged:
+        raise JournalGap(f"{agent.name}: the journal of partition {partition} has a damaged {damaged[0]}")
     snapshot = snapshot or snapshot_of(0, agent.state())
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
     state, last = apply_all(agent, state_of(agent, snapshot), with_records(snapshot.unpublished))
@@ -134,8 +136,8 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
     return restored
 
 
-def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
-    """Return snapshot and unordered entries of a partition's newest owner that has a snapshot.
+def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry], list[str]]:
+    """Return snapshot and unordered entries of a partition's newest owner that has a snapshot, and what is damaged.
 
     Journals without incarnations belong to owner 0, which needs neither claim nor snapshot.
     """
@@ -145,10 +147,16 @@ def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapsho
         if key and key.partition == partition:
             records.setdefault(key.incarnation, {})[key.kind] = value
     owned = [incarnation for incarnation, kinds in records.items() if {CLAIM, SNAPSHOT} <= kinds.keys()]
-    kinds = records.get(max(owned, default=0), {})
-    snapshot = kinds.get(SNAPSHOT)
-    entries = [_entries.decode(value) for kind, value in kinds.items() if kind.startswith(ENTRY)]
-    return _snapshots.decode(snapshot) if snapshot else None, entries
+    snapshot, entries, damaged = None, [], []
+    for kind, value in records.get(max(owned, default=0), {}).items():
+        try:
+            if kind == SNAPSHOT:
+                snapshot = _snapshots.decode(value)
+            elif kind.startswith(ENTRY):
+                entries.append(_entries.decode(value))
+        except msgspec.DecodeError:
+            damaged.append(kind.decode())
+    return snapshot, entries, damaged
 
 
 def rebuild(

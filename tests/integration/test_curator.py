@@ -401,7 +401,7 @@ async def lose_a_batch(config: Config, publisher: Publisher, agent: str) -> None
     topic, view = changelog_of(config, agent), ChangelogView()
     for record in await read_from(config.bus, topic, 0, 0):
         view.note_read(record.offset, record.key, record.value)
-    snapshot, entries = journal.read_history(view.stored(), 0)
+    snapshot, entries, _ = journal.read_history(view.stored(), 0)
     assert snapshot is not None
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
     assert len(later) > 1

@@ -130,7 +130,7 @@ async def restore_state(
     entries = await read_log_entries(agent, publisher, None if one_state else writer.partition)
     if restored is not None and not entries:
         return restored
-    _, journaled = journal.read_history(stored, writer.partition)
+    _, journaled, _ = journal.read_history(stored, writer.partition)
     rebuilt = journal.rebuild(agent, entries, await read_inputs(agent, publisher), last, journaled)
     bound_log.warning(
         f"journal {problem}: state rebuilt from the topics",

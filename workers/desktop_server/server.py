@@ -160,9 +160,7 @@ class LeaseServer:
     def _reach(self, slot: Slot, lease: Lease | None, busy_s: float) -> GatewayTarget:
         """Return the desktop of a slot if it is leased and lives; a request or connection renews the lease."""
         if lease is None or lease.expires_s <= time.monotonic():
-            return GatewayTarget(
-                None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one"
-            )
+            return GatewayTarget(None, 410, "the desktop is not leased: POST /leases at the lease server gives one")
         if slot.sandbox is None or not slot.sandbox.alive:
             return GatewayTarget(None, 410, "the desktop has ended: release its lease")
         if reached := slot.sandbox.exceeded:

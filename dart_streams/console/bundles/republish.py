@@ -92,10 +92,7 @@ def republish(
         moved.update(flush(sent, bus))
     finally:
         producer.close(timeout=SEND_TIMEOUT_S)
-    return [
-        Published(topic=name, to=bus.prefix + name, records=number, moved=moved[name])
-        for name, number in counts.items()
-    ]
+    return [Published(topic=name, to=bus.prefix + name, records=counts[name], moved=moved[name]) for name in counts]
 
 
 class SentRecord(NamedTuple):
@@ -154,17 +151,13 @@ def raise_if_live(bundle: Bundle, bus: Bus, *, own: bool = False) -> None:
     if not prefix or not set(prefix) <= NAME:
         raise UserError(f"{prefix!r} is no prefix for topics: use letters, digits, '.', '_' and '-'")
     if prefix == bundle.manifest.prefix and not own:
-        raise UserError(
-            f"{prefix!r} is the prefix of the run itself: replay into another one, for instance shadow.{prefix}"
-        )
+        raise UserError(f"{prefix!r} is the prefix of the run itself: choose another one, such as shadow.{prefix}")
     with contextlib.closing(sync_clients.create_consumer(bus, "replay")) as client:
         for name in sorted(name for name in client.topics() if name.startswith(prefix)):
             places = [TopicPartition(name, number) for number in client.partitions_for_topic(name) or ()]
             if any(client.end_offsets(places).values()):
-                raise UserError(
-                    f"{prefix!r} is a live prefix: {name} has records. Replay only writes into new topics: "
-                    + ("restore into a broker without this run" if own else "choose a prefix that nothing uses")
-                )
+                advice = "restore into a broker without this run" if own else "choose a prefix that nothing uses"
+                raise UserError(f"{prefix!r} is a live prefix: {name} has records. Replay writes new topics: {advice}")
 
 
 def shadow_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> list[TopicSpec]:
