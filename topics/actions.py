@@ -37,10 +37,5 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TOPIC = Topic(
-    name="actions",
-    event=ActionResponse,
-    key="request_id",
-    partitions=4,
-    shared=True,
-    shortest_ms=HOUR_MS // 4,
+    name="actions", event=ActionResponse, key="request_id", partitions=4, shared=True, shortest_ms=HOUR_MS // 4
 )

@@ -5,19 +5,7 @@ from typing import Literal
 import msgspec
 
 from topics.topic import Topic
-from topics.values import (
-    Attempt,
-    GroupSize,
-    LeaseMs,
-    Name,
-    Pixels,
-    Prose,
-    Purpose,
-    Sampling,
-    Share,
-    Steps,
-    Version,
-)
+from topics.values import Attempt, GroupSize, LeaseMs, Name, Pixels, Prose, Purpose, Sampling, Share, Steps, Version
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

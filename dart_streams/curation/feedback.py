@@ -293,10 +293,5 @@ def feedback_group(feedback: Feedback, rollout: EndedRollout, member: Member) ->
 def single_group(group_id: str, feedback: list[str], rollout: EndedRollout, member: Member) -> CuratedGroup:
     """Return a group of one trajectory, made of feedback of these ids."""
     return CuratedGroup(
-        group_id=group_id,
-        task_id=rollout.task_id,
-        members=[member],
-        mean=member.reward,
-        std=0.0,
-        feedback=feedback,
+        group_id=group_id, task_id=rollout.task_id, members=[member], mean=member.reward, std=0.0, feedback=feedback
     )

@@ -192,12 +192,7 @@ def decide(
 
 
 def group_of(
-    group_id: str,
-    task_id: str,
-    online: list[Finish],
-    stored: PooledSuccess | None,
-    memories: Memories,
-    rules: Rules,
+    group_id: str, task_id: str, online: list[Finish], stored: PooledSuccess | None, memories: Memories, rules: Rules
 ) -> CuratedGroup:
     """Return the group with advantages over all its steps, and the selected steps of each member.
 

@@ -15,16 +15,7 @@ from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.screens import smart_resize
 from tests import events
 from tests.curated_rollouts import curate
-from tests.desktops.test_demonstrate_desktops import (
-    BELOW,
-    CTRL,
-    SEED,
-    SIZES,
-    TEXT,
-    edit_config,
-    machines,
-    type_text,
-)
+from tests.desktops.test_demonstrate_desktops import BELOW, CTRL, SEED, SIZES, TEXT, edit_config, machines, type_text
 from tests.integration.page_browser import browser_tab
 from tests.integration.scripted_person import STAGE, TAKEN, ScriptedPerson
 from tests.integration.test_take_over_page import Run, give_back, press, rollout
@@ -109,10 +100,7 @@ async def test_a_rollout_on_a_desktop_is_taken_over_and_solved(
     async with machines("desktop", tmp_path) as env:
         config = taking(edit_config(services, tmp_path, "desktop", env))
         text = policy_click(config, SIZE, SIZE[0] // 2, SIZE[1] // 2)
-        async with (
-            rollout(config, ordered(f"desktop/edit#{SEED}"), monkeypatch) as run,
-            browser_tab(SHOTS) as tab,
-        ):
+        async with rollout(config, ordered(f"desktop/edit#{SEED}"), monkeypatch) as run, browser_tab(SHOTS) as tab:
             person = await press(tab, run, text)
             await solve_edit(person, run, text)
             said = await person.end()

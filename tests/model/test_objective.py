@@ -7,15 +7,7 @@ import torch
 
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
-from trainer.objective import (
-    OBJECTIVES,
-    clipped_weight_loss,
-    count,
-    kl_k3,
-    policy_loss,
-    sequence_loss,
-    token_logp,
-)
+from trainer.objective import OBJECTIVES, clipped_weight_loss, count, kl_k3, policy_loss, sequence_loss, token_logp
 
 
 def row(*values: float) -> torch.Tensor:
@@ -193,11 +185,7 @@ def test_micro_batches_of_every_objective_add_up_to_the_whole(name, aggregate):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"dual_clip": {"factor": 0.5}},
-        {"dual_clip": {"factor": 3.0}, "objective": "cispo"},
-        {"objective": "grpo"},
-    ],
+    [{"dual_clip": {"factor": 0.5}}, {"dual_clip": {"factor": 3.0}, "objective": "cispo"}, {"objective": "grpo"}],
 )
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(ConfigError, match="trainer"):

@@ -60,15 +60,7 @@ def test_a_restarted_trainer_numbers_beyond_a_foreign_record(run, tmp_path):
     run.add([run.maker.group(1)])
     assert run.train(max_train_steps=2) == 0
     published = [(event.epoch, event.version) for event in run.versions()]
-    assert published == [
-        (1, 0),
-        (10**9, 1),
-        (1, 10**9),
-        (1, 1),
-        (5, 7),
-        (6, 8),
-        (6, 9),
-    ]
+    assert published == [(1, 0), (10**9, 1), (1, 10**9), (1, 1), (5, 7), (6, 8), (6, 9)]
     assert [row["group_ids"] for row in run.trained()] == [["group-0"], ["group-1"]]
 
 

@@ -23,15 +23,7 @@ BROKEN_RECORD = "broken_record"
 NO_TOKENS = "no_tokens"
 CUT_DISTRIBUTION = "cut_distribution"
 UNUSABLE_IMAGE = "unusable_image"
-REASONS = (
-    MISSING_STEP,
-    MISSING_BLOB,
-    PROMPT_MISMATCH,
-    BROKEN_RECORD,
-    NO_TOKENS,
-    CUT_DISTRIBUTION,
-    UNUSABLE_IMAGE,
-)
+REASONS = (MISSING_STEP, MISSING_BLOB, PROMPT_MISMATCH, BROKEN_RECORD, NO_TOKENS, CUT_DISTRIBUTION, UNUSABLE_IMAGE)
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,12 +40,7 @@ def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -
 
 
 def engine_arguments(
-    config: Config,
-    model_dir: Path,
-    on_gpu: bool,
-    seed: int,
-    memory_share: float = UTILIZATION,
-    shared_bytes: int = 0,
+    config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION, shared_bytes: int = 0
 ) -> dict[str, Any]:
     """Return the arguments of ``EngineArgs``; ``seed`` must differ between starts, or a group loses diversity.
 

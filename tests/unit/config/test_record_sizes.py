@@ -41,15 +41,7 @@ def test_every_topic_has_the_size_of_its_largest_record():
         ({"policy": {"max_tokens": 32_768}}, 100),
         ({"policy": {"max_tokens": 32_768, "max_texts": 14}}, 1),
         ({"policy": {"max_tokens": 500, "max_texts": 900, "max_images": 100}}, 1),
-        (
-            {
-                "curation": {
-                    "budget": {"base": 64},
-                },
-                "recipe": "ui-s1",
-            },
-            1_000,
-        ),
+        ({"curation": {"budget": {"base": 64}}, "recipe": "ui-s1"}, 1_000),
         ({"curation": {"budget": {"base": 1024}}, "trainer": {"groups_per_step": 64}}, 300),
         ({"trainer": {"groups_per_step": 256}, "recipe": ["ring-lite", "computerrl"]}, 1),
         ({"trainer": {"publish": {"full_every": 1024, "dtype": "bfloat16"}, "weights_uri": "s3://" + "é" * 400}}, 1),
