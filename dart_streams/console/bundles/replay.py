@@ -4,6 +4,8 @@ The reducers apply the inputs in the order of the curation log. Ids of decisions
 that chains them have to be equal.
 """
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any
@@ -93,6 +95,9 @@ class Rerun:
         self.agents = {agent.name: agent for agent in bind_agents(config_of(bundle), tasks_of(bundle))}
         read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
         self.inputs = {source: record for name in read for source, record in recorded_inputs(bundle, name)}
+        self.offsets = defaultdict[tuple[str, int], list[int]](list)
+        for source in sorted(self.inputs, key=lambda source: source.offset):
+            self.offsets[source.topic, source.partition].append(source.offset)
         written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
         self.published = {name: published_values(bundle, name) for name in written}
         self.states: dict[tuple[str, int], Any] = {}
@@ -129,9 +134,10 @@ class Rerun:
         """Raise :class:`Diverged` if a readable input before this one is not in the log."""
         source = entry.source
         after = state.progress.applied.get(f"{source.topic}/{source.partition}", -1) + 1
-        for offset in range(after, source.offset):
+        offsets = self.offsets[source.topic, source.partition]  # A log from elsewhere may name any offset.
+        for offset in offsets[bisect_left(offsets, after) : bisect_left(offsets, source.offset)]:
             skipped = msgspec.structs.replace(source, offset=offset)
-            if skipped in self.inputs and readable(self.inputs[skipped]):
+            if readable(self.inputs[skipped]):
                 cause = "the log lacks an input before this one: entries were lost, or the log's start to retention"
                 raise Diverged(entry, "log", None, place(skipped), cause)
 

@@ -3,6 +3,7 @@
 The fold depends only on the order within a partition, never between topics. Repeated records change nothing.
 """
 
+import contextlib
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
@@ -13,7 +14,7 @@ import msgspec
 from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
 from dart_streams.console.runs.log_liveness import LogLiveness
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
-from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, split_span
+from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlices, split_span
 from dart_streams.console.runs.topic_activity import ActivityState
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied, Source
@@ -106,7 +107,7 @@ class RunState(ActivityState):
         self.trajectories: dict[str, Trajectory] = {}
         self.places: dict[str, RecordMetadata] = {}
         self.finished: dict[str, Trajectory] = {}
-        self.slices: defaultdict[int, TimeSlice] = defaultdict(TimeSlice)
+        self.slices = TimeSlices()
         self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
         self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self.responses: dict[tuple[str, str], LogRecord] = {}
@@ -377,9 +378,11 @@ class RunState(ActivityState):
         return self.versions[newest].event.groups_consumed if newest is not None else 0
 
     def observation(self, trajectory_id: str, step: int) -> Observation | None:
-        """Return a kept observation, decoded in full, or None."""
+        """Return a kept observation, decoded in full; None without one, or where more than its header is wrong."""
         record = self.observations.get(trajectory_id, {}).get(step)
-        return DECODE_OBSERVATION(record.value) if record is not None else None
+        with contextlib.suppress(msgspec.DecodeError):
+            return DECODE_OBSERVATION(record.value) if record is not None else None
+        return None
 
 
 REDUCERS: dict[type, Callable[..., None]] = {

@@ -1,8 +1,12 @@
 """Slices of time over which the curves of a run are sums."""
 
+from collections import OrderedDict
+
 import msgspec
 
 SLICE_MS = 5_000
+MAX_SLICES = 30 * 24 * 3_600_000 // SLICE_MS
+"""Slices that are kept, a month's: times in records may be any, and the first slices go."""
 MAX_SPAN_MS = 24 * 3_600_000
 """Longest span that is split into slices; a longer one comes from a wrong clock."""
 
@@ -16,6 +20,16 @@ class TimeSlice(msgspec.Struct):
     reward: float = 0.0
     busy_ms: float = 0.0
     acting_ms: float = 0.0
+
+
+class TimeSlices(OrderedDict[int, TimeSlice]):
+    """The slices of a run in which something happened, by number; one that is missing is made."""
+
+    def __missing__(self, number: int) -> TimeSlice:
+        """Add an empty slice, instead of the first one if there are :data:`MAX_SLICES`."""
+        if len(self) >= MAX_SLICES:
+            self.popitem(last=False)
+        return self.setdefault(number, TimeSlice())
 
 
 def split_span(start_ms: int, end_ms: int) -> list[tuple[int, float]]:

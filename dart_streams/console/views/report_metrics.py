@@ -33,7 +33,7 @@ MAX_FAULTS = 20
 MAX_REASON_CHARACTERS = 300
 
 
-class ReportInputs(msgspec.Struct, frozen=True):
+class ReportInputs(msgspec.Struct, frozen=True, dict=True):
     """The inputs of a report: a run's fold, journal, metrics, committed offsets and process costs."""
 
     config: Config
@@ -49,7 +49,7 @@ class ReportInputs(msgspec.Struct, frozen=True):
         """The optimizer steps in order."""
         return [step for _, step in sorted(self.progress.trained.items())]
 
-    @property
+    @functools.cached_property
     def spans_ms(self) -> list[tuple[int, int]]:
         """The start and the end of each training phase (epoch ms); a resumed run has several.
 
@@ -83,10 +83,20 @@ class ReportInputs(msgspec.Struct, frozen=True):
         """Return whether a time is in a training phase."""
         return any(start_ms <= at_ms <= end_ms for start_ms, end_ms in self.spans_ms)
 
-    @property
+    @functools.cached_property
     def slices(self) -> list[int]:
-        """The whole time slices of the training phases."""
-        return [number for start, end in self.spans_ms for number in range(start // SLICE_MS + 1, end // SLICE_MS)]
+        """The whole time slices of the training phases in which something happened, and those beside them."""
+        return self.training_slices(number + beside for number in self.progress.slices for beside in (-1, 0, 1))
+
+    def training_slices(self, numbers: Iterable[int]) -> list[int]:
+        """Return those of some time slices that are whole within the training phases, in order."""
+        phases = [range(start // SLICE_MS + 1, end // SLICE_MS) for start, end in self.spans_ms]
+        return sorted({number for number in numbers if any(number in phase for phase in phases)})
+
+    @property
+    def slice_count(self) -> int:
+        """The number of whole time slices of the training phases."""
+        return sum(max(0, end // SLICE_MS - start // SLICE_MS - 1) for start, end in self.spans_ms)
 
 
 def build_report(inputs: ReportInputs) -> dict[str, Any]:
@@ -200,14 +210,14 @@ def rate_fields(rate: Rate | None) -> dict[str, Any]:
 
 def count_volume(inputs: ReportInputs) -> dict[str, Any]:
     """Count optimizer steps from ``weights``, episodes from ``trajectories``, and steps from ``observations``."""
-    progress, inside = inputs.progress, inputs.slices
-    steps = sum(progress.slices[number].steps for number in inside if number in progress.slices)
+    progress, seconds = inputs.progress, inputs.slice_count * SLICE_MS / 1000
+    steps = sum(progress.slices[number].steps for number in inputs.slices if number in progress.slices)
     finished = progress.finished.values()
     return {
         "train_steps": max((version.event.train_step for version in progress.versions.values()), default=0),
         "episodes": sum(trajectory.purpose == "train" for trajectory in finished),
         "env_steps": sum(trajectory.steps for trajectory in finished if trajectory.purpose == "train"),
-        "env_steps_per_s": round_optional(steps / (len(inside) * SLICE_MS / 1000), 2) if inside else None,
+        "env_steps_per_s": round_optional(steps / seconds, 2) if seconds else None,
         "all_purposes": {
             "episodes": dict(Counter(trajectory.purpose for trajectory in finished)),
             "env_steps": progress.steps,
@@ -226,9 +236,9 @@ def slot_utilization(inputs: ReportInputs) -> float | None:
     """Return the share of slot time with an episode, from the metrics or else from ``trajectories``."""
     if shares := slot_time(inputs):
         return 1.0 - shares.get("idle", 0.0)
-    inside, env = inputs.slices, inputs.config.env
-    busy_ms = sum(inputs.progress.slices[number].busy_ms for number in inside if number in inputs.progress.slices)
-    return min(1.0, busy_ms / (len(inside) * SLICE_MS * env.workers * env.slots)) if inside else None
+    slices, slot_ms = inputs.progress.slices, inputs.slice_count * SLICE_MS * inputs.config.env.workers
+    busy_ms = sum(slices[number].busy_ms for number in inputs.slices if number in slices)
+    return min(1.0, busy_ms / (slot_ms * inputs.config.env.slots)) if slot_ms else None
 
 
 def ages_of(inputs: ReportInputs, step: TrainedStep) -> list[int]:

@@ -107,9 +107,9 @@ def minutes_at(inputs: ReportInputs, at_ms: float) -> float:
     return inputs.trained_ms(at_ms) / 60_000
 
 
-def slice_middles(inputs: ReportInputs) -> list[float]:
-    """Return the middle of each time slice of training, in minutes."""
-    return [round(minutes_at(inputs, (number + 0.5) * SLICE_MS), 3) for number in inputs.slices]
+def slice_middles(inputs: ReportInputs, numbers: Sequence[int]) -> list[float]:
+    """Return the middle of each of some time slices, in minutes of training."""
+    return [round(minutes_at(inputs, (number + 0.5) * SLICE_MS), 3) for number in numbers]
 
 
 def round_lines(**values: Sequence[float | None]) -> dict[str, Values]:
@@ -125,7 +125,9 @@ def ratio_curves(inputs: ReportInputs, pairs: Sequence[tuple[float, float]]) -> 
         return sum(numerator for numerator, _ in part) / below if below else None
 
     smoothed = [ratio(pairs[max(0, end - SMOOTHING) : end]) for end in range(1, len(pairs) + 1)]
-    return Curves(slice_middles(inputs), round_lines(slice=[ratio([pair]) for pair in pairs], smoothed=smoothed))
+    return Curves(
+        slice_middles(inputs, inputs.slices), round_lines(slice=[ratio([pair]) for pair in pairs], smoothed=smoothed)
+    )
 
 
 def success_curves(inputs: ReportInputs) -> Curves:
@@ -145,13 +147,11 @@ def rate_curves(inputs: ReportInputs) -> Curves:
 def slot_shares(inputs: ReportInputs) -> Curves:
     """Return the shares of slot time by state over time, from the metrics of the env workers."""
     spent = inputs.readings.growth(names.ENV_SLOT_MS, "state", SLICE_MS)
-    if not any(number in spent for number in inputs.slices):
+    if not (inside := inputs.training_slices(spent)):
         return Curves()
-    whole = {number: sum(states.values()) or 1.0 for number, states in spent.items()}
-    shares = {
-        state: [spent.get(n, {}).get(state, 0.0) / whole.get(n, 1.0) for n in inputs.slices] for state in SLOT_STATES
-    }
-    return Curves(slice_middles(inputs), round_lines(**shares))
+    whole = {number: sum(spent[number].values()) or 1.0 for number in inside}
+    shares = {state: [spent[n].get(state, 0.0) / whole[n] for n in inside] for state in SLOT_STATES}
+    return Curves(slice_middles(inputs, inside), round_lines(**shares))
 
 
 def staleness_curves(inputs: ReportInputs) -> Curves:
@@ -179,7 +179,7 @@ def learning_curves(inputs: ReportInputs) -> Curves:
 
 def outcome_shares(inputs: ReportInputs) -> Curves:
     """Return the shares of outcomes of training episodes over time, without outcomes that never occurred."""
-    width = max(1, -(-len(inputs.slices) // MAX_BARS))
+    width = max(1, -(-inputs.slice_count // MAX_BARS))
     counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for trajectory in inputs.progress.finished.values():
         if trajectory.purpose == "train":

@@ -6,7 +6,7 @@ import msgspec
 
 from dart_streams.console.runs.run_folder import RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
-from dart_streams.console.runs.time_slices import SLICE_MS, split_span
+from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, split_span
 from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, find_stalls
 from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.console.views.page.natural_order import natural_key
@@ -91,16 +91,19 @@ def slice_curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
     first, last = min(state.slices, default=0), max(state.slices, default=-1)
     merged = max(1, -(-(last - first + 1) // MAX_POINTS))
     curves = SliceCurves(width_ms=merged * SLICE_MS)
+    parts_of: defaultdict[int, list[TimeSlice]] = defaultdict(list)
+    for index in sorted(state.slices):
+        parts_of[(index - first) // merged].append(state.slices[index])
     ages: defaultdict[int, list[int]] = defaultdict(list)
     for at_ms, age in curated_ages(state):
         ages[(at_ms // SLICE_MS - first) // merged].append(age)
     open_ms: defaultdict[int, float] = defaultdict(float)
     for episode in state.open.values():
         for index, busy_ms in split_span(episode.at_ms, now_ms):
-            open_ms[index] += busy_ms
+            open_ms[(index - first) // merged] += busy_ms
     for number, start in enumerate(range(first, last + 1, merged)):
-        parts = [part for index in range(start, start + merged) if (part := state.slices.get(index)) is not None]
-        busy_ms = sum(part.busy_ms for part in parts) + sum(open_ms[index] for index in range(start, start + merged))
+        parts = parts_of[number]
+        busy_ms = sum(part.busy_ms for part in parts) + open_ms[number]
         rewarded, ages_here = sum(part.rewarded for part in parts), ages.get(number, [])
         busy_slots = min(float(slots), busy_ms / curves.width_ms)
         curves.at_ms.append((start + merged) * SLICE_MS)

@@ -45,6 +45,8 @@ def altered(path: Path, topic: str, change: Callable[[list[BundleRecord]], list[
             if section.kind == "text":
                 name = section.name.partition(".")[0]
                 bundle.text(section.name, texts.get(name, found.text(section.name)))
+            elif section.kind == "blobs":
+                bundle.blobs(found.blobs())
             else:
                 records = list(found.records(section.name))
                 bundle.records(section.name, change(records) if section.name == topic else records)
@@ -120,6 +122,14 @@ def test_lost_inputs_and_a_log_with_a_hole_are_distinct(made: Path):
     assert "retention" in lost.cause
     holed = replay(altered(made, "curation-log", lambda records: records[:30] + records[36:])).divergence
     assert (holed.what, holed.cause.partition(":")[0]) == ("log", "the log lacks an input before this one")
+
+
+def test_an_entry_of_any_offset_is_looked_up_and_not_counted_up_to(made: Path):
+    def far(records: list[BundleRecord]) -> list[BundleRecord]:
+        more = msgspec.structs.replace(records[-1], offset=records[-1].offset + 1)
+        return edit([*records, more], more.offset, source=json.loads(more.value)["source"] | {"offset": 10**12})
+
+    assert replay(altered(made, "curation-log", far)).divergence.what == "input"
 
 
 def test_an_entry_logged_twice_around_a_crash_counts_once(made: Path):

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.bundle import Bundle, BundleRecord
 from dart_streams.console.views.page import export, records
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import CSRF, Guard
 from dart_streams.console.views.page.server import PageServer
 from tests.integration.recorded_run import record, settings
+from tests.unit.console.bundles.test_replay import altered, edit
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 TOKEN = "the-token-of-this-start"
@@ -308,6 +310,27 @@ async def test_what_is_not_there_is_a_sentence(page: TestClient, name: str):
 async def test_an_old_bundle_without_observations_has_every_page(golden: TestClient):
     for name in ("run", "wall", "trajectories", "steps", "tasks", "time", "lag", "dead-letters"):
         await view(golden, name)
+
+
+async def test_a_bundle_with_a_wrong_clock_and_a_broken_step_is_shown(recorded: Path):
+    def spoil(records: list[BundleRecord]) -> list[BundleRecord]:
+        at = next(record.offset for record in records if b'"versions":[{' in record.value)
+        event = json.loads(records[at].value)
+        event["taken"]["versions"][0].pop("version")
+        edit(records, at, taken=event["taken"])
+        return edit(records, records[-1].offset, at_ms=event["at_ms"] + 100 * 86_400_000)
+
+    source = BundleSource(altered(recorded, "observations", spoil)).read()
+    async with signed_in(source) as client:
+        tracemalloc.start()
+        try:
+            await view(client, "time")
+            await view(client, "report")
+            assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+        finally:
+            tracemalloc.stop()
+        for identity in source.state.observations:
+            await view(client, "trajectory", id=identity)
 
 
 async def test_a_slow_tab_is_sent_the_newest_and_no_queue(page: TestClient):
