@@ -24,7 +24,7 @@ def read(file: Path) -> Config:
         return load(file)
     try:
         return msgspec.json.decode(file.read_bytes(), type=Config)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: {error}") from None
 
 

@@ -293,7 +293,7 @@ def state_in(checkpoint: Path) -> TrainerState:
     """Return the state of an undamaged checkpoint."""
     try:
         return msgspec.json.decode((checkpoint / STATE).read_bytes(), type=TrainerState)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(
             f"checkpoint {checkpoint} is intact, but this dart_streams cannot read its {STATE} ({error}): resume it "
             "with the version that wrote it"

@@ -84,7 +84,7 @@ def read(file: Path, config: Config) -> RefusedSteps:
     settings = settings_digest(config)
     try:
         refusals = msgspec.json.decode(file.read_bytes(), type=RefusedSteps)
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return RefusedSteps(settings=settings)
     return refusals if refusals.settings == settings else RefusedSteps(settings=settings)
 

@@ -74,7 +74,7 @@ def read_user_data(data: bytes | None, default: Data) -> Data:
     """Return decoded user data; ``default`` for bytes of another assignor, such as that of an older version."""
     try:
         return msgspec.json.decode(data or b"", type=type(default))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return default
 
 

@@ -182,7 +182,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         try:
             text = text_of(path.read_bytes(), str(path))
             lines = [msgspec.json.decode(line, type=CheckedPage) for line in text.splitlines() if line.strip()]
-        except (OSError, msgspec.DecodeError, ConfigError) as error:
+        except (OSError, msgspec.DecodeError, RecursionError, ConfigError) as error:
             raise ConfigError(f"osworld.checked: {path} can't be read: {error}") from None
         return {page for page, verdict in {line.page: line.verdict for line in lines}.items() if verdict == "runnable"}
 

@@ -154,7 +154,7 @@ def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapsho
                 snapshot = _snapshots.decode(value)
             elif kind.startswith(ENTRY):
                 entries.append(_entries.decode(value))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             damaged.append(kind.decode())
     return snapshot, entries, damaged
 

@@ -122,7 +122,7 @@ def read_job(file: Path) -> SftJob:
     """Return a job; raise :class:`UserError` for a file that is none."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=SftJob)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{file} is no job of a fine-tuning ({error}): remove {file.parent} to begin again") from None
 
 

@@ -89,7 +89,7 @@ class LeaseServer:
         """Lease a desktop that is ready, or wait for one."""
         try:
             body = msgspec.json.decode(await request.read() or b"{}", type=LeaseRequest)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             return error_response(400, str(error))
         slot = await self._take(body.wait_s)
         if slot is None:

@@ -32,7 +32,7 @@ def read_note(text: str) -> DeathNote:
     """Parse the note of a committed offset; empty for foreign text."""
     try:
         return msgspec.json.decode(text, type=DeathNote) if text else DeathNote()
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return DeathNote()
 
 

@@ -50,7 +50,7 @@ def captured_journal(bundle: Bundle) -> PhaseLog | None:
         return None
     try:
         journal = msgspec.json.decode(bundle.file(JOURNAL), type=PhaseLog)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{bundle.path}: {JOURNAL} is damaged ({error}): capture the run again") from None
     return msgspec.structs.replace(journal, outcome="recorded") if journal.outcome == "unfinished" else journal
 
@@ -61,7 +61,7 @@ def pieces_of(bundle: Bundle) -> Pieces:
         return read_pieces(config_of(bundle), tasks_of(bundle))
     try:
         return parse_stored(bundle.text(TOKENS))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{bundle.path}: {TOKENS} is damaged ({error}): capture the run again") from None
 
 

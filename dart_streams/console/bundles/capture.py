@@ -115,7 +115,7 @@ def with_tokens(records: Iterator[BundleRecord], tokens: set[int]) -> Iterator[B
     """Yield observations, and add the tokens of their actions to ``tokens``."""
     decode = msgspec.json.Decoder(AnswerTokens).decode
     for record in records:
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
             taken = decode(record.value or b"").taken
             tokens.update(taken.tokens if taken else ())
         yield record

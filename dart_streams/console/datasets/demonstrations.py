@@ -220,7 +220,7 @@ def episodes_of_lines(path: Path) -> Iterator[Placed]:
         text, place = text_of(line, str(path), number).strip(), f"{path}:{number}"
         try:
             yield Placed(place, episode_of_line(msgspec.json.decode(text, type=DemonstrationLine), line_id(text), read))
-        except (msgspec.DecodeError, InvalidRow) as error:
+        except (msgspec.DecodeError, InvalidRow, RecursionError) as error:
             raise UserError(f"{place}: {error}") from None
 
 

@@ -62,7 +62,7 @@ def lines_of(file: Path) -> Iterator[ProposedTask]:
         try:
             if line.strip():
                 yield msgspec.json.decode(line, type=ProposedTask)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UserError(f"{file}, line {number}: no proposed task: {error}") from None
 
 

@@ -220,7 +220,7 @@ def read_line(path: Path, number: int, line: bytes, policy: Policy) -> Placed | 
         return Placed(place, episode_of_line(found, line_id(text), read))
     except ConfigError as error:
         return Unusable(place, "no text", str(error))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return Unusable(place, "invalid line", str(error))
     except InvalidRow as error:
         return Unusable(place, "missing image" if str(error).startswith("image ") else "invalid line", str(error))

@@ -61,7 +61,7 @@ def fetch_commit(model: HubModel, program: Path) -> str:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     try:
         answer = msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=FetchAnswer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise ConfigError(f"policy.path: `{' '.join(command)}` failed with exit code {done.returncode}") from None
     if answer.reason:
         raise NotFetched(f"policy.path: {answer.reason}", answer.exit_code)

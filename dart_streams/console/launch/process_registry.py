@@ -68,7 +68,7 @@ def read(path: Path) -> ProcessRegistry | None:
     """Return the registry in a file, None if it is missing or torn."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProcessRegistry)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 

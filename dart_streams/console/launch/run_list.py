@@ -86,7 +86,7 @@ def facts_of(journal: PhaseLog, report: bytes) -> RunFacts:
     """Return the facts of a run by its journal and its report, which may be empty."""
     try:
         figures = msgspec.json.decode(report, type=Figures)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         figures = Figures()
     phases = journal.phases
     ended_ms = max((phase.ended_ms or phase.started_ms for phase in phases), default=None)

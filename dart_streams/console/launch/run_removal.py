@@ -55,7 +55,7 @@ def screenshots_in(session: Session, run: str) -> tuple[set[str], set[str]]:
     for name, observation in session.execute(query, timeout=None):
         try:
             shown = msgspec.json.decode(observation, type=ShownScreen).screenshot
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             if name == run:
                 continue
             raise UserError(

@@ -56,7 +56,7 @@ class Timeline:
         self.switches: defaultdict[int, list[RecordedSpan]] = defaultdict(list)
         decoder = msgspec.json.Decoder(RecordedSpan)
         for line in lines:
-            with contextlib.suppress(msgspec.DecodeError):  # the last line of a process that was killed
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):  # the last line of a process that was killed
                 self._add(decoder.decode(line))
 
     def _add(self, span: RecordedSpan) -> None:

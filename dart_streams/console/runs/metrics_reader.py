@@ -142,5 +142,5 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a file's JSON lines without a truncated one."""
     with path.open() as file:
         for text in file:
-            with contextlib.suppress(json.JSONDecodeError):
+            with contextlib.suppress(json.JSONDecodeError, RecursionError):
                 yield json.loads(text)

@@ -380,7 +380,7 @@ class RunState(ActivityState):
     def observation(self, trajectory_id: str, step: int) -> Observation | None:
         """Return a kept observation, decoded in full; None without one, or where more than its header is wrong."""
         record = self.observations.get(trajectory_id, {}).get(step)
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
             return DECODE_OBSERVATION(record.value) if record is not None else None
         return None
 

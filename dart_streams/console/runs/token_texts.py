@@ -113,7 +113,7 @@ def read_pieces(config: Config, tasks: TaskSet) -> Pieces:
         else:
             folder = Path(text) if text else tiny_policy_folder(config, tasks)
         return parse_pieces((folder / TOKENIZER).read_bytes()) if folder is not None else {}
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return {}
 
 

@@ -35,7 +35,7 @@ def check_model(model_dir: Path, program: Path, config: Config) -> Fit:
             return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Fit)
         except subprocess.TimeoutExpired:
             return Fit(reason=f"`{' '.join(command)}` did not end within {TIMEOUT_S:g} s")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return Fit(reason=f"`{' '.join(command)}` failed: {done.stderr.strip().rpartition(chr(10))[2]}")
 
 

@@ -90,7 +90,7 @@ class GroundingEndpoint:
         try:
             chat = msgspec.json.decode(await request.read(), type=ChatRequest)
             asked = await asyncio.to_thread(self.asked_by, chat)
-        except (msgspec.DecodeError, UnusableRequest) as error:
+        except (msgspec.DecodeError, UnusableRequest, RecursionError) as error:
             return web.json_response({"error": {"message": str(error)}}, status=400)
         async with self._turn:
             text = await asyncio.to_thread(self.answer, asked)

@@ -56,12 +56,7 @@ def test_a_circle_begins_with_short_tasks():
 
 def rollout(screens: str, *actions: StepAction) -> dict:
     """Return the fields of a rollout that took one action on each screen."""
-    return {
-        "steps": len(actions),
-        "step_entropies": [0.1] * len(actions),
-        "screens": [*screens],
-        "actions": [*actions],
-    }
+    return {"steps": len(actions), "step_entropies": [0.1] * len(actions), "screens": [*screens], "actions": [*actions]}
 
 
 def see_demonstration(agent: Groups) -> None:

@@ -103,7 +103,7 @@ class Connection:
         """Decode a JSON response as a ``kind``; raise EnvironmentFault if it is invalid."""
         try:
             return msgspec.convert(json.loads(answer), kind)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EnvironmentFault(f"{self.at(path)} returns an invalid response: {error}: {excerpt(answer)}") from None
 
     def _client(self) -> aiohttp.ClientSession:

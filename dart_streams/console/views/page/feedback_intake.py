@@ -50,7 +50,7 @@ class FeedbackIntake:
         """
         try:
             said = msgspec.json.decode(body, type=SaidFeedback)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise UserError(f"this feedback can't be read: {error}") from None
         self.source.note_viewer()
         event = make_event(said, self.find(said.trajectory_id), now_ms())

@@ -79,7 +79,7 @@ def text_matches(query: str, records: Iterable[BundleRecord]) -> Iterator[TextMa
     for record in records:
         try:
             event = decode(record.value or b"")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
         for place, text in texts_of(event):
             excerpt = cut_excerpt(text, query)

@@ -67,7 +67,7 @@ class PlaySocket:
                 await self.player.give_back("the person gave the episode back")
             else:
                 await self.player.act(wanted.request, wanted.gesture)
-        except (UnknownGesture, UserError, msgspec.DecodeError, UnicodeEncodeError) as error:
+        except (UnknownGesture, UserError, msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
             await self.socket.send_json({"problem": str(error)})
 
     def view(self) -> dict[str, Any]:

@@ -30,12 +30,7 @@ def names(kind: str, operation: str, config: Config = CONFIG) -> set[str]:
 
 
 def test_an_environment_worker_writes_nothing_that_is_trained_on():
-    assert names("env", "Write") == {
-        "x.observations",
-        "x.action-requests",
-        "x.rollout-orders.dlq",
-        "x.actions.dlq",
-    }
+    assert names("env", "Write") == {"x.observations", "x.action-requests", "x.rollout-orders.dlq", "x.actions.dlq"}
     assert names("env", "Read") == {"x.rollout-orders", "x.actions"}
 
 
@@ -56,8 +51,7 @@ def test_who_only_looks_on_writes_nothing(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "written"),
-    [("feedback", {"x.feedback", "x.actions"}), ("demonstrate", {"x.rollout-orders", "x.actions"})],
+    ("kind", "written"), [("feedback", {"x.feedback", "x.actions"}), ("demonstrate", {"x.rollout-orders", "x.actions"})]
 )
 def test_a_command_of_a_person_writes_only_what_the_person_gives(kind: str, written: set[str]):
     assert names(kind, "Write") == written

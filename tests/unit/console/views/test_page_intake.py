@@ -167,6 +167,7 @@ async def test_what_this_page_did_not_send_is_refused(
         ([], 400, "can't be read"),
         (b"", 400, "can't be read"),
         (b"\xff\xfe", 400, "can't be read"),
+        (b'{"x":' + b"[" * 5000, 400, "can't be read"),
         (json.dumps(SAID | {"note": "n" * MAX_BODY}).encode(), 413, "at most 32 KiB"),
     ],
 )

@@ -126,6 +126,8 @@ async def test_an_open_tab_is_sent_the_reason_why_its_run_is_gone(state: Path):
 async def test_a_damaged_or_expansive_bundle_is_listed_with_its_reason(state: Path):
     with Writer(state / "runs/bomb.dart", Manifest(run="r", prefix="r.", captured_ms=1, schemas={})) as bundle:
         bundle.section("file:journal.json", "lines", [bytes(1 << 20)] * 48)
+    with Writer(state / "runs/deep.dart", Manifest(run="r", prefix="r.", captured_ms=1, schemas={})) as bundle:
+        bundle.section("file:journal.json", "lines", [b'{"x":' + b"[" * 5000])
     (state / "runs/torn.dart").write_bytes(GOLDEN.read_bytes()[:-20])
     whole = bytearray(GOLDEN.read_bytes())
     section = next(one for one in Bundle(GOLDEN).sections.values() if one.kind == "records")
@@ -134,6 +136,7 @@ async def test_a_damaged_or_expansive_bundle_is_listed_with_its_reason(state: Pa
     async with client_of(page_of(state)) as client:
         rows = {row["id"]: row for row in (await view(client, "runs"))[1]["rows"]}
         assert (rows["runs/torn.dart"]["opens"], rows["runs/torn.dart"]["state"]) == (False, "damaged")
+        assert rows["runs/deep.dart"]["state"] == "damaged"
         assert "copy it" in rows["runs/torn.dart"]["note"]
         assert (rows["runs/bomb.dart"]["opens"], rows["runs/bomb.dart"]["state"]) == (False, "refused")
         assert "DART_BUNDLE_BYTES" in rows["runs/bomb.dart"]["note"]

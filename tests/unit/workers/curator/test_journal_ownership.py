@@ -161,7 +161,10 @@ async def test_a_changelog_that_was_made_anew_under_a_curator_ends_it(broker):
     assert broker.published == {}
 
 
-@pytest.mark.parametrize(("value", "reason"), [(None, "no batch 2"), (b"\xc1", "a damaged entry/1")])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(None, "no batch 2"), (b"\xc1", "a damaged entry/1"), (b"\x94\2\xa0\x90" + b"\x91" * 5000, "a damaged entry/1")],
+)
 async def test_a_journal_without_one_of_its_batches_is_rebuilt(broker, monkeypatch, value, reason):
     agent = await broker.owning()
     events = [broker.event(offset) for offset in range(4)]

@@ -164,7 +164,7 @@ class DevTools:
                 received = await self._reader.readuntil(b"\0")
                 self._received_s = asyncio.get_running_loop().time()
                 self._dispatch(self._decoder.decode(received[:-1]))
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, msgspec.DecodeError):
+        except (EOFError, OSError, asyncio.LimitOverrunError, msgspec.DecodeError, RecursionError):
             pass
         finally:
             self.closed = True

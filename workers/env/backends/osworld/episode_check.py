@@ -138,7 +138,7 @@ def read_checks(path: Path) -> dict[str, TaskCheck]:
     """Return the checks in a file of JSON lines, by page; a truncated line is skipped."""
     checks: dict[str, TaskCheck] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
             check = msgspec.json.decode(line, type=TaskCheck)
             checks[check.page] = check
     return checks

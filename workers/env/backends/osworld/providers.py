@@ -221,7 +221,7 @@ class ProgramProvider:
             fields = json.loads(printed)
             known = {name: fields[name] for name in MachineEndpoint.__struct_fields__ if name in fields}
             endpoint = msgspec.convert(known, MachineEndpoint)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             await self._release(printed)
             name = self.acquire_command[0]
             raise EnvironmentFault(f"env.osworld.acquire: {name} prints no machine as JSON: {error}") from None

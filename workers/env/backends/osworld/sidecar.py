@@ -177,7 +177,7 @@ class EvaluatorSidecar:
             async with asyncio.timeout(READY_S):
                 line = await self.process.stdout.readline()
             self.ready = msgspec.json.decode(line, type=SidecarReady)
-        except (TimeoutError, msgspec.DecodeError):
+        except (TimeoutError, msgspec.DecodeError, RecursionError):
             self.ready = SidecarReady(broken=" ".join(self._error_lines) or "it says nothing")
         if self.ready.broken:
             await self._kill()

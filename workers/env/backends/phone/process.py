@@ -91,7 +91,7 @@ class PhoneProcess:
             raise EnvironmentFault(f"the phone has ended at {name!r}: {self._log_end()}")
         try:
             answer: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise EnvironmentFault(f"the phone wrote a line that is no answer to {name!r}: {line[:200]!r}") from None
         return answer
 

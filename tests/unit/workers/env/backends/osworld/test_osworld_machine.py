@@ -47,7 +47,9 @@ async def test_what_is_no_screen_is_a_fault_that_says_what_came(answer, why):
             await client.screenshot()
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"width": 0, "height": 3}', '{"width": "a", "height": 3}', "null"])
+@pytest.mark.parametrize(
+    "text", ["no JSON", "[" * 5000, "[]", '{"width": 0, "height": 3}', '{"width": "a", "height": 3}', "null"]
+)
 async def test_an_answer_of_another_form_is_a_fault(text):
     async with machine(always(lambda: web.Response(text=text))) as client:
         with pytest.raises(EnvironmentFault, match="/screen_size returns"):
