@@ -60,12 +60,7 @@ LANES = (
     Lane(
         "test-desktops",
         "if covered files changed",
-        (
-            *DESKTOPS,
-            "workers/env/backends/tools/",
-            "deploy/config/desktop.toml",
-            "deploy/config/adaptive.toml",
-        ),
+        (*DESKTOPS, "workers/env/backends/tools/", "deploy/config/desktop.toml", "deploy/config/adaptive.toml"),
     ),
     Lane(
         "test-osworld",

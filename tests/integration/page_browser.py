@@ -22,6 +22,7 @@ SIZE = (1280, 800)
 PHONE = (390, 780)
 WAIT_S = 120.0
 """Generous: tests run on machines that do other things at the same time."""
+ONCE = "{capture: true, once: true}"
 SPOKEN = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
 
 
@@ -119,13 +120,23 @@ class Tab:
         return x, y, width, height
 
     async def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float] | None = None) -> None:
-        """Press the mouse on an element and release it elsewhere on it; places are shares of its width and height."""
-        x, y, width, height = await self.box(selector)
-        places = [(x + across * width, y + down * height) for across, down in (start, end or start)]
-        kinds = ("mouseMoved", "mousePressed", "mouseMoved", "mouseReleased")
-        for kind, place in zip(kinds, (places[0], places[0], places[1], places[1]), strict=True):
-            where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
-            await self.call("Input.dispatchMouseEvent", type=kind, **where)
+        """Press the mouse on an element and release it elsewhere on it; places are shares of its width and height.
+
+        A page that goes on may move the element meanwhile; it is pressed again then.
+        """
+        event = "pointerdown" if selector.startswith(".stage") else "click"  # A stage captures the pointer.
+        hit = f"window.hit = !!e.target.closest?.({json.dumps(selector)})"
+        for _ in range(9):
+            x, y, width, height = await self.box(selector)
+            places = [(x + across * width, y + down * height) for across, down in (start, end or start)]
+            await self.js(f"void (window.hit = false, addEventListener('{event}', (e) => {{ {hit} }}, {ONCE}))")
+            kinds = ("mouseMoved", "mousePressed", "mouseMoved", "mouseReleased")
+            for kind, place in zip(kinds, (places[0], places[0], places[1], places[1]), strict=True):
+                where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
+                await self.call("Input.dispatchMouseEvent", type=kind, **where)
+            if await self.js("window.hit !== false"):  # A new page has no such variable.
+                return
+        raise AssertionError(f"{selector} was missed by nine presses")
 
     async def write(self, selector: str, text: str) -> None:
         """Click into a field with the mouse, and type."""

@@ -49,9 +49,13 @@ class ScriptedPerson:
         self.tab = tab
 
     async def begin(self) -> None:
-        """Begin an episode, and wait for its first screen."""
-        await self.tab.click("#begin:not([hidden])")
-        await self.turn(0)
+        """Begin an episode, and wait for its first screen; begin again where the environment failed before it."""
+        begun = f"{STAGE} === 'turn' && {TAKEN} === 0 && {DRAWN} && 'begun'"
+        failed = f"{STAGE} === 'ended' && {SAID}?.startsWith('env_error') && {SAID}.endsWith('recorded')"
+        while True:
+            await self.tab.click("#begin:not([hidden])")
+            if await self.tab.until(f"{begun} || {failed}", "the first screen") == "begun":
+                return
 
     async def turn(self, taken: int) -> None:
         """Wait for the person's turn after this number of actions."""

@@ -98,7 +98,7 @@ class Sitting(NamedTuple):
     def lost(self) -> list[Observation]:
         """Return the last observations of people's episodes that ended as faults."""
         ends = [one for one in read_events(self.made.config().bus, [observations.TOPIC]) if one.end is not None]
-        return [one for one in ends if one.order.lease is not None and one.end.reward is None]
+        return [one for one in ends if one.order.lease is not None and one.end.kind == "policy_error"]
 
 
 def gestures_of(person: ScriptedPerson) -> list[Callable[[], Any]]:

@@ -143,13 +143,7 @@ def test_a_reader_without_the_server_keeps_what_it_has(server, tmp_path):
     state = {"a.weight": torch.arange(6.0)}
     uri = f"{WEIGHTS}/v000001-e1"
     version = WeightVersion(
-        model_id="layer",
-        version=1,
-        uri=uri,
-        sha256=weights.save(state, uri),
-        train_step=1,
-        epoch=1,
-        groups_consumed=1,
+        model_id="layer", version=1, uri=uri, sha256=weights.save(state, uri), train_step=1, epoch=1, groups_consumed=1
     )
     server.kill()
     reader = ResidentWeights(tmp_path / "cache")

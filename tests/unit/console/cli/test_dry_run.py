@@ -29,12 +29,7 @@ def devices(plan: dict[str, Any]) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "rollout", "trainer"),
-    [
-        (1, ["0"], "0"),
-        (2, ["0"], "1"),
-        (8, ["0", "1", "2", "3"], "4,5,6,7"),
-    ],
+    ("gpus", "rollout", "trainer"), [(1, ["0"], "0"), (2, ["0"], "1"), (8, ["0", "1", "2", "3"], "4,5,6,7")]
 )
 def test_simulated_gpus_are_given_to_processes(file: Path, gpus: int, rollout: list[str], trainer: str):
     before = set(file.parent.rglob("*"))
