@@ -11,7 +11,8 @@ KEY_S = 0.005
 """Pause between two keys of a text."""
 SAME_KEY_S = 0.12
 """Pause before the same key again: a calculator shows a key as pressed for that time, and ignores it meanwhile."""
-LOOK_INTERVAL_S = 0.01
+LOOK_INTERVAL_S, COUNTED_S = 0.01, 0.1
+"""Time between two looks, and how much of it counts at most: a machine that stands still does not compute."""
 STILL_LOOKS = 3
 """Consecutive looks at which no application computes, after which it has handled all keys."""
 REST_S = 5.0
@@ -86,13 +87,13 @@ class Strikes:
 
     def wait_until_handled(self) -> None:
         """Wait until the applications have handled all keys, at most as long as the action may still wait."""
-        began_s = self.clock()
-        looks, still_s = 0, began_s
-        while self.handled_s <= self.last_s and self.clock() - began_s < self.left_s:
+        looks, still_s, looked_s = 0, 0.0, self.clock()
+        while self.handled_s <= self.last_s and self.left_s > 0:
             self.sleep(LOOK_INTERVAL_S)
+            before_s, looked_s = looked_s, self.clock()
+            self.left_s -= min(looked_s - before_s, COUNTED_S)
             looks = 0 if self.busy() else looks + 1
             if looks == 1:
                 still_s = self.clock()
             if looks == STILL_LOOKS:
                 self.note_rest(still_s)
-        self.left_s = max(0.0, self.left_s - (self.clock() - began_s))

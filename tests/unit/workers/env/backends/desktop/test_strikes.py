@@ -74,6 +74,14 @@ def test_an_application_that_always_computes_costs_an_action_its_limit():
     assert application.strike(KEY) - last == pytest.approx(REST_S, abs=0.2)
 
 
+def test_a_machine_that_stands_still_costs_an_action_no_pause():
+    application = Application(lambda: 110.0)
+    application.strike(KEY)
+    pauses = iter([9.0])
+    application.strikes.sleep = lambda seconds: application.sleep(next(pauses, seconds))
+    assert application.strike(KEY) == pytest.approx(110.0 + SAME_KEY_S, abs=2 * LOOK_INTERVAL_S)
+
+
 def test_a_named_key_is_paced_until_an_action_has_paused_enough():
     application = Application()
     struck = []
