@@ -1,5 +1,6 @@
 """Local services survive kills, hangs and taken ports. Kafka stands for both where one JVM is enough."""
 
+import asyncio
 import io
 import json
 import os
@@ -95,8 +96,8 @@ def test_two_commands_at_once_start_one_service_of_each_kind(config: Config, fil
     outputs = [process.communicate(timeout=READY_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert pids(outputs[0][0]) == pids(outputs[1][0])
-    assert speaks_kafka("127.0.0.1", int(config.bus.servers.rpartition(":")[2]))
-    assert speaks_cql("127.0.0.1", config.store.port)
+    wait_until(lambda: speaks_kafka("127.0.0.1", int(config.bus.servers.rpartition(":")[2])), "Kafka's answer")
+    wait_until(lambda: speaks_cql("127.0.0.1", config.store.port), "Cassandra's answer")
     again = local.start_services(config)
     assert [running.started for running in again] == [False, False]
     assert {running.name: running.pid for running in again} == pids(outputs[0][0])
@@ -126,9 +127,10 @@ def test_a_killed_database_starts_again_though_its_storage_port_is_taken(config:
     assert not second["kafka"].started
 
 
-def test_a_broker_that_hangs_is_ended(config: Config):
+def test_a_broker_that_hangs_is_ended(config: Config, monkeypatch: pytest.MonkeyPatch):
     first = bring_kafka_up(config)
     stop(first.pid)
+    monkeypatch.setattr(local, "ANSWER_S", 3.0)
     impatient = Kafka(config.bus, config.services)
     said: list[str] = []
     assert local.find_running(impatient, kafka_home(config), 0.0, said.append) is None
@@ -199,7 +201,7 @@ async def test_a_run_beside_an_existing_kafka_starts_and_stops_a_cassandra(confi
         await session.bring_services_up(supervisor)
         assert session.owns_services == ("cassandra",)
         assert process_registry.read(supervisor.registry_file).services == ("cassandra",)
-        assert speaks_cql("127.0.0.1", ours.store.port)
+        await asyncio.to_thread(wait_until, lambda: speaks_cql("127.0.0.1", ours.store.port), "Cassandra's answer")
         assert [service.name for service in local.start_own(ours)] == ["cassandra"]
         assert local.ensure_up(ours) == ()
         await session.end(session.make_run(supervisor), "complete")
@@ -219,7 +221,7 @@ def test_an_existing_cassandra_stands_beside_a_local_kafka(config: Config, tmp_p
     try:
         assert local.ensure_up(ours) == ("kafka",)
         assert local.stop_services(ours) == ["kafka"]
-        assert speaks_cql("127.0.0.1", config.store.port)
+        wait_until(lambda: speaks_cql("127.0.0.1", config.store.port), "Cassandra's answer")
     finally:
         local.stop_services(ours, wipe=True)
 

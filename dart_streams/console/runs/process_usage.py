@@ -74,6 +74,7 @@ async def sample_usage(folder: Path, roots: Callable[[], Mapping[str, int]]) -> 
 def children_by_pid() -> dict[int, list[int]]:
     """Return the child pids of every process of this machine."""
     children: dict[int, list[int]] = {}
+    psutil.process_iter.cache_clear()  # It leaves out a process whose pid was another's at an earlier call.
     for process in psutil.process_iter(["ppid"]):
         children.setdefault(process.info["ppid"], []).append(process.pid)
     return children
@@ -107,11 +108,11 @@ def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict
 
 
 def own_usage(pid: int) -> dict[str, float]:
-    """Return the CPU seconds of a process, and of its main thread."""
+    """Return the CPU seconds of a process and of its main thread: the part is read before the whole, which goes on."""
     try:
         process = psutil.Process(pid)
-        times = process.cpu_times()
         loops = [thread.user_time + thread.system_time for thread in process.threads() if thread.id == pid]
+        times = process.cpu_times()
         return {"own_s": round(times.user + times.system, 2), "loop_s": round(sum(loops), 2)}
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return {}

@@ -72,6 +72,7 @@ class Home:
 
     def find(self) -> tuple[psutil.Process, int] | None:
         """Return the live process of this home and its port, by the marks on its command line."""
+        psutil.process_iter.cache_clear()  # It keeps a process of an earlier call whose pid has another owner by now.
         for process in psutil.process_iter(["cmdline"]):
             arguments = process.info["cmdline"] or []
             if f"{HOME_MARK}{self.folder}" in arguments and is_alive(process):
@@ -209,8 +210,7 @@ def describe(owner: psutil.Process | None) -> str:
         return "a process that this user may not see"
     try:
         command = owner.cmdline()
-        home = next((part.removeprefix(HOME_MARK) for part in command if part.startswith(HOME_MARK)), None)
-        if home:
+        if home := next((part.removeprefix(HOME_MARK) for part in command if part.startswith(HOME_MARK)), None):
             return f"the local service of {home} (pid {owner.pid})"
         return f"pid {owner.pid} ({' '.join(command)[:80] or owner.name()})"
     except psutil.Error:

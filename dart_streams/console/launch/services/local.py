@@ -35,7 +35,8 @@ from dart_streams.java import SHARED_JARS, find_java
 LOCK_TIMEOUT_S = 900.0
 """More than any command needs, even with the first fetch of the jars."""
 POLL_INTERVAL_S = 0.1
-STOP_S = 20.0
+STOP_S, ANSWER_S = 20.0, 30.0
+"""Time limits for a service to end, and for one that others may use to answer on a busy machine."""
 
 
 class RunningService(msgspec.Struct, frozen=True):
@@ -183,12 +184,11 @@ def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -
         return process
     # The command that started it may have been killed meanwhile: it gets what is left of its time.
     born = birth_of(process.pid)
-    left_s = ready_s - (born.age_s if born else time.time() - process.create_time())
-    if left_s > 0:
-        notify(f"{service.title}: pid {process.pid} was left starting, waiting for it")
-        with contextlib.suppress(ServiceUnavailable):
-            wait_until_ready(service, home, process, left_s)
-            return process
+    left_s = max(ANSWER_S, ready_s - (born.age_s if born else time.time() - process.create_time()))
+    notify(f"{service.title}: pid {process.pid} does not answer yet, waiting {left_s:.0f} s for it")
+    with contextlib.suppress(ServiceUnavailable):
+        wait_until_ready(service, home, process, left_s)
+        return process
     notify(f"{service.title}: pid {process.pid} does not answer, ending it")
     stop([process], grace_s=3)
     return None

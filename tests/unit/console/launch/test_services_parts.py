@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +22,8 @@ from dart_streams.console.launch.services import daemon, jars, local
 from dart_streams.console.launch.services.daemon import Home, is_alive, local_address, stop
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka
 from dart_streams.console.launch.services.lock import ignore_message, one_at_a_time
-from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
+from tests.waiting import wait_until
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
@@ -44,7 +44,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 @contextmanager
 def listener(reply: bytes = b"") -> Iterator[int]:
     """Something that listens on a port, and says ``reply`` to whoever connects."""
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server(("127.0.0.1", daemon.free_port()))
 
     def serve() -> None:
         while True:
@@ -66,17 +66,10 @@ def listener(reply: bytes = b"") -> Iterator[int]:
         thread.join(timeout=5)
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = Deadline(60)
-    while not condition():
-        assert not deadline.expired
-        time.sleep(0.001)
-
-
 def spawned(home: Home, port: int) -> psutil.Process:
     """Start a daemon that only waits; Linux sets a process's arguments just after it has closed what exec closes."""
     child = home.spawn([*FOREVER, *home.marks(port)])
-    wait_for(child.cmdline)
+    wait_until(child.cmdline)
     return child
 
 
@@ -88,8 +81,9 @@ def program(file: Path, *lines: str) -> Path:
     return file
 
 
-def test_a_daemon_is_found_by_its_mark(home: Home):
+def test_a_daemon_is_found_by_its_mark_whoever_had_its_pid_before(home: Home, monkeypatch: pytest.MonkeyPatch):
     child = spawned(home, 1234)
+    monkeypatch.setattr(psutil, "_pmap", {child.pid: psutil.Process()})  # what an earlier call has kept
     assert home.find() == (psutil.Process(child.pid), 1234)
 
 
@@ -105,19 +99,18 @@ def test_a_process_without_the_mark_of_the_home_is_no_daemon(home: Home):
 def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
     child = spawned(home, 1234)
     os.kill(child.pid, 9)
-    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     assert home.find() is None
     child.wait()
 
 
 def test_a_daemon_lives_in_a_session_of_its_own_so_that_ctrl_c_spares_it(home: Home):
-    child = spawned(home, 1)
-    assert os.getsid(child.pid) == child.pid
+    assert os.getsid(pid := spawned(home, 1).pid) == pid
 
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
     child = home.spawn(DEAF)
-    wait_for(lambda: "deaf" in home.last_lines())
+    wait_until(lambda: "deaf" in home.last_lines())
     stop([child], grace_s=0.3)
     assert not is_alive(child)
 
@@ -125,7 +118,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
 def test_a_slow_service_is_ended_with_the_key_to_raise_and_a_short_log(home: Home):
     path = "/jars/a.jar:" * 500
     child = home.spawn([sys.executable, "-c", f"import time; print('Classpath {path}', flush=True); time.sleep(60)"])
-    wait_for(lambda: "Classpath" in home.last_lines())
+    wait_until(lambda: "Classpath" in home.last_lines())
     slow = SimpleNamespace(title="Kafka", answers=lambda timeout_s: False)
     advice = r"not ready within 0 s \(on a busy machine raise services\.ready_s\)"
     with pytest.raises(ServiceUnavailable, match=advice) as end:
