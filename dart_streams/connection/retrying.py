@@ -37,7 +37,7 @@ def retry_arguments(
         "stop": lambda _: deadline.expired,
         "wait": wait_fixed(pause_s),
         "retry": retry_if_exception(retryable),
-        "before_sleep": log_first,
+        "after": log_first,
         "retry_error_callback": give_up,
     }
 

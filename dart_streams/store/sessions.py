@@ -201,6 +201,7 @@ def open_session(store: Store) -> Session:
         protocol_version=PROTOCOL,
         compression=False,
         connect_timeout=CONNECT_TIMEOUT_S,
+        control_connection_timeout=CONNECT_TIMEOUT_S,
         # Without it each answer waits 40 ms for a delayed acknowledgement as soon as several requests are in flight.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         # The default backs off to ten minutes, so a database that is back would long count as down.

@@ -71,7 +71,8 @@ NICENESS = 10
 raise its own priority above theirs."""
 START_S = 60.0
 """Time limit of each call until the browser has drawn once: on a busy machine its start takes longer than any call."""
-END_S = 5.0
+END_S = 60.0
+"""Time limit for the end of a killed browser: its low priority delays that too on a busy machine."""
 
 log = structlog.get_logger()
 
