@@ -93,6 +93,7 @@ def last_record(bus: Bus) -> Iterator[str]:
 def newest_run(folders: list[Path], since_s: float) -> RunFolder | None:
     """Return the run below some folders that has logged last, if it has since then."""
     logs = [log for folder in folders for log in folder.rglob("runs/*/logs/*.log")]
+    logs = [log for log in logs if (log.parents[1] / "config.toml").exists()]
     newest = max(logs, key=lambda log: log.stat().st_mtime, default=None)
     return RunFolder(newest.parents[1]) if newest and newest.stat().st_mtime >= since_s else None
 

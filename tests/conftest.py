@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from cassandra.cluster import Cluster
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
 
 from benchmarks.private_services import ENVIRONMENT, private_services
@@ -21,15 +22,21 @@ from tests.circle_evidence import pytest_runtest_makereport
 
 __all__ = ["pytest_runtest_makereport"]
 
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
-settings.register_profile("nightly", deadline=None, max_examples=500)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", UNTIMED, derandomize=True, max_examples=25)
+settings.register_profile("nightly", UNTIMED, max_examples=500)
 settings.load_profile("quick")
 """How long an example takes says how busy the machine is. A change is tested on the same examples as the one before it:
 ``--hypothesis-profile nightly`` draws more, and others each time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure how long files take where a file for it is named, except in the workers of pytest-xdist."""
+    """Measure how long files take where a file for it is named, except in the workers of pytest-xdist.
+
+    Hypothesis draws constants of all code that is imported so far as well. By the profile ``quick`` it does not.
+    """
+    if config.getoption("--hypothesis-profile") != "nightly":
+        pytest.MonkeyPatch().setattr(providers, "is_local_module_file", lambda _: False)
     file = os.environ.get(durations.ENVIRONMENT)
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(durations.Recorder(Path(file)))
@@ -44,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         durations.sort_longest_first(items, durations.read())
 
 
-GUARDED = ("test_security.py", "test_access_rights.py", "test_store_rights.py")
+GUARDED = ("test_security.py", "test_access_rights.py", "test_store_rights.py", "test_freezes.py")
 """Files that share services of their own, and so a worker."""
 
 
@@ -114,8 +121,9 @@ class Services:
             names = [name for name in client.list_topics() if name.startswith(ours)]
             if names:
                 client.delete_topics(names)
-        with Cluster(list(self.running.store.hosts), port=self.running.store.port) as cluster:
-            cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {self.keyspace}", timeout=60)
+        patience = dict.fromkeys(("connect_timeout", "control_connection_timeout"), 120)
+        with Cluster(list(self.running.store.hosts), port=self.running.store.port, **patience) as cluster:
+            cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {self.keyspace}", timeout=120)
 
 
 @pytest.fixture(scope="session")

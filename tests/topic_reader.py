@@ -41,7 +41,8 @@ class TopicReader:
         self.records: list[ConsumerRecord] = []
 
     async def __aenter__(self) -> "TopicReader":
-        self.consumer = create_consumer(self.bus, group=uuid.uuid4().hex, client_id="test")
+        group = {"group": uuid.uuid4().hex, "session_timeout_ms": 60_000}  # Put out, it would read all again.
+        self.consumer = create_consumer(self.bus, client_id="test", **group)
         self.consumer.subscribe([self.name])
         await start_within(self.consumer, self.bus)
         return self

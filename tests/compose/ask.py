@@ -4,7 +4,7 @@ import json
 import sys
 import urllib.request
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 def answer(url: str) -> object:

@@ -37,7 +37,7 @@ def company(engine: Engine, folder: Path) -> Iterator[Company]:
         yield Company(f"http://{gateway}:{port}", folder / "ca.pem", asked)
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def listen(lines: Iterator[str], asked: list[str]) -> None:

@@ -29,8 +29,8 @@ NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", 
 INITIALLY = 'ip link set lo up && mount --bind "$1" /etc/resolv.conf && shift && exec "$@"'
 RESOLVER = "10.0.2.3"
 """slirp4netns answers there, and asks whom this machine asks; that may be itself, which no namespace reaches."""
-UP_S = 60
-DOWN_S = 60
+UP_S = 300
+DOWN_S = 120
 POLL_S = 0.1
 
 

@@ -39,7 +39,7 @@ class Stack:
         files = [part for file in self.files for part in ("-f", str(ROOT / file))]
         return ["docker", "compose", "-p", self.project, *files, *arguments]
 
-    def compose(self, *arguments: str, timeout_s: float = 300) -> str:
+    def compose(self, *arguments: str, timeout_s: float = 900) -> str:
         """Run a command of Docker Compose and return what it prints."""
         return self.engine.docker(*self.command(*arguments)[1:], timeout_s=timeout_s, cwd=ROOT)
 
@@ -146,7 +146,7 @@ def witness(stack: Stack) -> Iterator[Witness]:
         yield Witness(process)
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> float:

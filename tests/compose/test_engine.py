@@ -19,7 +19,7 @@ from tests.compose.own_engine import CGROUPS, RUN, missing, name_of
 from tests.compose.stack import ROOT, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or bool(missing()), reason="an engine of one's own: as root")
-ENDS_S = 120
+ENDS_S = 600
 
 
 def left_behind(home: Path) -> dict[str, list[str]]:

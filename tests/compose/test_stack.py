@@ -3,6 +3,7 @@
 The tests are the acts of one play, in order; each needs those before it.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dart_streams.errors import UserError
 from tests.compose import observed
 from tests.compose.conftest import HOME, Figures
 from tests.compose.stack import CONFIG, PROJECT, ROOT, Stack, Witness, wait_until, witness
@@ -29,9 +31,10 @@ EMPTY_HERE = {
 }
 """Panels of what this run may not have: the stand-in for the trainer measures nothing, and nothing has failed yet."""
 PREFIX = "dart.compose-test."
-UP_S = 120
-MOVES_AGAIN_S = 180
-ENDS_S = 600
+UP_S = 600
+MOVES_AGAIN_S = 600
+ENDS_S = 900
+STEPS = 180
 
 
 class Demo:
@@ -63,7 +66,7 @@ def seen(stack: Stack, demo: Demo):
     """The witness, once training has begun."""
     wait_until(lambda: demo.poll() is not None or stack.states("trainer") == ["running"], "the trainer", UP_S)
     with witness(stack) as found:
-        wait_until(lambda: demo.poll() is not None or found.version() >= 2, "training to begin", 240)
+        wait_until(lambda: demo.poll() is not None or found.version() >= 2, "training to begin", UP_S)
         assert demo.poll() is None, "the demonstration has ended before training began: see stack.log"
         yield found
 
@@ -125,14 +128,15 @@ def test_cassandra_acknowledges_what_survives_a_kill(stack: Stack):
 def test_workers_are_scaled_and_share_the_work(stack: Stack, seen: Witness, figures: Figures):
     stack.compose("up", "--detach", "--no-recreate", "--scale", "env=4", "--scale", "rollout=2", "env", "rollout")
     assert stack.states("env") == ["running"] * 4
-    wait_until(lambda: seen.newest["rollout_workers"] == 2, "both rollout workers", 60)
-    wait_until(lambda: len(players(stack)) == 4, "all environment workers to play", 60)
+    wait_until(lambda: seen.newest["rollout_workers"] == 2, "both rollout workers", UP_S)
+    wait_until(lambda: len(players(stack)) == 4, "all environment workers to play", UP_S)
     figures["running_mb"] = stack.memory_mb()
 
 
 def test_every_few_lines_of_up_have_the_address_of_the_page(stack: Stack, seen: Witness, demo: Demo):
     [address] = set(re.findall(r"http://[^\s\"]+token=[^\s\"]+", stack.compose("logs", "--no-color", "ui")))
-    wait_until(lambda: demo.log().rstrip().endswith(f"| {address}"), "a line of the run with the address", 60)
+    line = re.compile(rf"\| {re.escape(address)}\s*$", re.MULTILINE)
+    wait_until(lambda: bool(line.search(demo.log())), "a line of the run with the address", UP_S)
     assert f"watch it at {address}" in demo.log()
 
 
@@ -145,11 +149,11 @@ def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: S
     figures["dashboard"] = panels
 
     def shown() -> bool:
-        panels.update(observed.panels(stack))
-        return all(all(series) for title, series in panels.items() if title not in EMPTY_HERE)
+        with contextlib.suppress(UserError):  # Prometheus may not answer yet.
+            panels.update(observed.panels(stack))
+        return set(panels) >= EMPTY_HERE and all(all(panels[title]) for title in set(panels) - EMPTY_HERE)
 
     figures["dashboard_s"] = wait_until(shown, "every panel of the dashboard to show something (figures.json)", UP_S)
-    assert set(panels) >= EMPTY_HERE
     assert "Prometheus" in stack.ask(f"{observed.source('prometheus')}/graph")[0]
 
 
@@ -175,14 +179,7 @@ def test_jaeger_shows_one_trace_from_the_environment_to_the_trainer(stack: Stack
         return any(observed.spans(trace) >= SPANS for trace in observed.traces(stack, "dart_streams.trainer", "train"))
 
     wait_until(whole, "a trace of the trainer with every hop before it", UP_S)
-    opened = [
-        *stack.engine.entering("--net"),
-        sys.executable,
-        "-m",
-        "tests.compose.ask",
-        "http://127.0.0.1:16686/search",
-    ]
-    assert "Jaeger" in subprocess.run(opened, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    assert "Jaeger" in on_the_machine(stack, "-m", "tests.compose.ask", "http://127.0.0.1:16686/search")
 
 
 def test_a_browser_shows_the_run_on_the_page(stack: Stack, seen: Witness):
@@ -217,8 +214,12 @@ def test_a_worker_crashes_and_is_started_again_by_itself(
 ):
     stack.kill_process(service)
     goes_on(seen, demo, figures, service)
-    assert set(stack.states(service)) == {"running"}
-    assert all(container["RestartCount"] >= 1 for container in stack.containers(service))
+
+    def started_again() -> bool:
+        found = stack.containers(service)
+        return all(one["RestartCount"] >= 1 and one["State"]["Status"] == "running" for one in found)
+
+    wait_until(started_again, f"each {service} to be started again", UP_S)
 
 
 def goes_on(seen: Witness, demo: Demo, figures: Figures, service: str) -> None:
@@ -241,7 +242,7 @@ def test_the_demonstration_ends_well_and_loses_nothing(stack: Stack, demo: Demo,
     report = json.loads(copied.read_text())
     figures["report"] = {name: report[name] for name in ("lost", "open", "train_steps", "episodes", "requests")}
     assert (report["lost"], report["open"], report["outcome"]) == (0, 0, "complete")
-    assert report["train_steps"] == 120
+    assert report["train_steps"] == STEPS
     assert report["evaluation"]["before"]["episodes"] == report["evaluation"]["after"]["episodes"] == 24
     assert report["evaluation"]["before"]["version"] == 0
     assert report["staleness"]["max"] <= 2
@@ -269,7 +270,7 @@ def test_programs_of_the_machine_reach_kafka_and_cassandra(stack: Stack):
 def on_the_machine(stack: Stack, *arguments: str) -> str:
     """Run Python where the stack's ports are published, and return what it prints."""
     command = [*stack.engine.entering("--net"), sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=ENDS_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -320,13 +321,13 @@ def test_a_changed_rule_is_in_the_running_stack_and_is_replayed_and_traced(
             rule.write_text(rule.read_text().replace(' succeeded"', ' have succeeded"'))
             changed_ms = time.time() * 1000
             figures["changed_rule_s"] = round((first_budget_ms(stack, " have succeeded") - changed_ms) / 1000, 1)
-            subprocess.run([*cli, "capture", "-o", ".dart/changed.dart"], **here, check=True, timeout=120)
-            replayed = subprocess.run([*cli, "replay", ".dart/changed.dart"], **here, capture_output=True, timeout=120)
-            traced = subprocess.run([*cli, "trace", "v1"], **here, capture_output=True, timeout=120)
+            subprocess.run([*cli, "capture", "-o", ".dart/changed.dart"], **here, check=True, timeout=UP_S)
+            replayed = subprocess.run([*cli, "replay", ".dart/changed.dart"], **here, capture_output=True, timeout=UP_S)
+            traced = subprocess.run([*cli, "trace", "v1"], **here, capture_output=True, timeout=UP_S)
             assert stack.states("demo") == ["running"], "without a last step it trains until it is stopped"
         finally:
             up.terminate()
-            up.wait(120)
+            up.wait(UP_S)
     assert (replayed.returncode, "have succeeded" in replayed.stdout) == (1, True), replayed
     assert "group" in traced.stdout, traced
 

@@ -121,13 +121,6 @@ def test_without_a_recorder_the_error_names_what_to_start(services, bundle, tmp_
 
 def test_a_set_without_any_demonstration_is_an_error_with_an_example(services, bundle, tmp_path):
     made = folder_of(services.config(), bundle, tmp_path, "run-none")
+    path = lines(tmp_path, {**GOOD, "reward": 0.0})
     with pytest.raises(UserError, match=r"no demonstration in the set, for instance .*only successes"):
-        invoke_json(
-            "data",
-            "import",
-            lines(tmp_path, {**GOOD, "reward": 0.0}),
-            "--state",
-            made.path.parents[1],
-            "--run",
-            made.id,
-        )
+        invoke_json("data", "import", path, "--state", made.path.parents[1], "--run", made.id)

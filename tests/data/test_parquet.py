@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dart_streams.console.bundles.bundle_inputs import bundle_events
+from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of
 from dart_streams.console.bundles.episode_index import CurationFacts
 from dart_streams.console.datasets import demonstrations, parquet
 from dart_streams.console.datasets.episode_columns import ImageCell
@@ -78,7 +78,7 @@ def test_what_is_read_back_is_what_the_log_has(bundle, tmp_path, layout):
 
 def test_row_groups_are_bounded_and_their_bounds_change_no_row(bundle, tmp_path, monkeypatch):
     [name, episode] = next(iter(logged(bundle).items()))
-    rows = rows_of("step", "run", episode, CurationFacts(), parquet_policy(bundle))
+    rows = rows_of("step", "run", episode, CurationFacts(), config_of(bundle).policy)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 3)
     path = tmp_path / "many.parquet"
     with parquet.ParquetSet(path, "step") as file:
@@ -93,7 +93,7 @@ def test_row_groups_are_bounded_and_their_bounds_change_no_row(bundle, tmp_path,
 
 def test_reading_holds_a_row_group_and_not_the_file(bundle, tmp_path, monkeypatch):
     [_, episode] = next(iter(logged(bundle).items()))
-    [row] = rows_of("trajectory", "run", episode, CurationFacts(), parquet_policy(bundle))
+    [row] = rows_of("trajectory", "run", episode, CurationFacts(), config_of(bundle).policy)
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 20)
     path, rows = tmp_path / "large.parquet", 48
     with parquet.ParquetSet(path, "trajectory") as file:
@@ -105,12 +105,6 @@ def test_reading_holds_a_row_group_and_not_the_file(bundle, tmp_path, monkeypatc
     assert len(held) == rows
     assert size > rows << 20
     assert max(held) < size / 4
-
-
-def parquet_policy(bundle: Bundle):
-    from dart_streams.console.bundles.bundle_inputs import config_of
-
-    return config_of(bundle).policy
 
 
 def test_a_file_that_was_not_finished_does_not_appear(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from traitlets.config import Config
 
 import dart_streams
 from tests.integration.recorded_run import record
@@ -22,7 +23,9 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(bundle: Path, monkeyp
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "kept without outputs, which would go stale"
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    sockets = Config({"KernelManager": {"transport": "ipc"}})  # Ports could be taken before the kernel has them.
+    place, bounds = {"metadata": {"path": str(tmp_path)}}, {"timeout": 300, "startup_timeout": 300}
+    nbclient.NotebookClient(notebook, config=sockets, resources=place, **bounds).execute()
     texts = [
         output.data["text/plain"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output
     ]

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import io
 import os
 import subprocess
@@ -278,8 +277,3 @@ except ConfigError as error:
     )
     assert "tracker.offline = false" in done.stderr
     assert "WANDB_API_KEY" in done.stderr
-
-
-def test_the_tools_are_installed():
-    for name in ("tensorboard", "mlflow", "wandb", "trackio"):
-        assert importlib.util.find_spec(name)

@@ -4,7 +4,9 @@ The desktop is one of the worker's own, or an OSWorld machine. Its screen is lar
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.console.runs.run_log import read_events
 from tests.desktops.served_desktops import served
 from tests.integration.page_browser import SIZE as WINDOW
-from tests.integration.scripted_person import IMAGE, ScriptedPerson, demonstrating, person_at
+from tests.integration.scripted_person import DRAWN, IMAGE, STAGE, TAKEN, ScriptedPerson, demonstrating, person_at
 from tests.page.test_page import SHOTS
 from tests.worker_runs import running_worker
 from topics import actions, observations, trajectories
@@ -69,25 +71,36 @@ async def write_before(person: ScriptedPerson, backend: str) -> None:
         lambda: person.click(*below, "right"),
         lambda: person.tab.press("Escape", 27),
         lambda: person.drag(below, start),
-        lambda: type_text(person, word + text),
+        lambda: write(person, word + text),
         lambda: person.tab.press("Enter", 13),
     ]
     for number, gesture in enumerate(gestures):
-        await gesture()
-        await person.turn(number + 1)
+        await act(person, gesture)
         await person.tab.shot(f"demonstrate-{backend}-{number}")
     await person.chord("s", 83, CTRL)
 
 
-async def type_text(person: ScriptedPerson, text: str) -> None:
+async def act(person: ScriptedPerson, gesture: Callable[[], Awaitable[None]]) -> None:
+    """Make a gesture, and wait for the turn after its action."""
+    before = await person.tab.js(TAKEN)
+    await gesture()
+    await person.tab.until(f"{TAKEN} > {before} && {STAGE} === 'turn' && {DRAWN}", "the turn after a gesture")
+
+
+async def write(person: ScriptedPerson, text: str) -> None:
+    """Type a text, and wait until all of it was typed there; on a busy machine it may become several actions."""
+    content = "/^type\\(content='(.*)'\\)$/.exec(one.innerText)?.[1] ?? ''"
+    typed = f"[...document.querySelectorAll('#taken code')].map((one) => {content}).join('')"
     for character in text:
         await person.tab.press(character)
+    await person.tab.until(f"{typed} === {json.dumps(text)} && {STAGE} === 'turn'", "the typed text")
 
 
 def names_of(steps: list[Observation]) -> list[str]:
-    """Return the names of an episode's actions."""
+    """Return the names of an episode's actions; parts of a text that was typed slowly count as one."""
     taken = [step.taken.action or "" for step in steps if step.taken is not None]
-    return [action.removeprefix("Action: ").partition("(")[0] for action in taken]
+    names = [action.removeprefix("Action: ").partition("(")[0] for action in taken]
+    return [name for before, name in pairwise(["", *names]) if not before == name == "type"]
 
 
 @pytest.mark.parametrize("backend", SIZES)
@@ -97,10 +110,7 @@ async def test_a_person_solves_a_task_of_a_desktop_with_mouse_and_keys(services,
         config = edit_config(services, tmp_path, backend, env)
         write_toml(tmp_path / "demonstrate.toml", config)
         options = ("--config", tmp_path / "demonstrate.toml", "--lease", CALL_S)
-        async with (
-            running_worker(connect_env, config, "env-0"),
-            running_worker(connect_recorder, config, "recorder-0"),
-        ):
+        async with running_worker(connect_env, config, "env-0"), running_worker(connect_recorder, config, "recorder-0"):
             with demonstrating(f"{backend}/edit#{SEED}", *options, log=tmp_path / "demonstrate.log") as (_, url):
                 async with person_at(url, SHOTS) as person:
                     await person.begin()

@@ -79,15 +79,16 @@ async def test_it_sees_programs_and_its_own_files_and_changes_copies_only(judge:
 
 async def test_it_writes_no_result_of_another_and_ends_no_other(judge: Judge):
     process = await judge.process()
-    judge.machine.delay_s = 5.0
+    free, judge.machine.free = judge.machine.free, asyncio.Event()
     judge.machine.asked.clear()
     waiting = asyncio.create_task(judge.score({**SAYS, "expected": {"type": "rule", "rules": {"include": ["no"]}}}))
     async with asyncio.timeout(LIMIT_S):
         await judge.machine.asked.wait()
-    judge.machine.delay_s = 0.0
+    held, judge.machine.free = judge.machine.free, free
     with pytest.raises(sidecar.EnvironmentFault, match="something else"):
         await run(judge, "results_of_others")
     assert not waiting.done()
+    held.set()
     assert await waiting == 0
     assert await judge.process() == process
 
@@ -98,9 +99,9 @@ async def test_it_has_no_rights(judge: Judge):
 
 @pytest.mark.parametrize(("code", "reason"), HOSTILE["limits"].items())
 async def test_what_a_file_may_cause_is_worth_0(judge: Judge, code: str, reason: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sidecar, "CPU_SHARE", 0.1)
+    monkeypatch.setattr(sidecar, "CPU_SHARE", 0.03)
     with pytest.raises(sidecar.UnreadableResult, match=reason):
-        await run(judge, code)
+        await run(judge, code, 3 * LIMIT_S)
     assert await judge.score(SAYS) == 1
 
 
@@ -109,7 +110,7 @@ async def test_what_no_file_causes_is_a_fault_of_this_evaluation(judge: Judge, c
     evaluator = {"func": "run_code", "result": SAYS["result"], "options": {"code": code} if code else {"colour": 1}}
     process = await judge.process()
     with pytest.raises(sidecar.EnvironmentFault, match=reason) as caught:
-        await judge.score(evaluator, 6.0)
+        await judge.score(evaluator, 6.0 if "sleep" in code else LIMIT_S)
     assert not isinstance(caught.value, sidecar.UnreadableResult)
     assert await judge.process() == process
 

@@ -35,12 +35,13 @@ SAYS = {
 
 
 class FilesOnly:
-    """A machine that serves files and a command that prints one, ``delay_s`` after each request."""
+    """A machine that serves files and a command that prints one, once it is ``free``."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.said = ""
-        self.delay_s = 0.0
+        self.free = asyncio.Event()
+        self.free.set()
         self.status = 200
         self.asked = asyncio.Event()
         self.tokens: set[str] = set()
@@ -49,7 +50,7 @@ class FilesOnly:
         """Answer any endpoint."""
         self.asked.set()
         self.tokens.add(request.headers.get("Authorization", ""))
-        await asyncio.sleep(self.delay_s)
+        await self.free.wait()
         if self.status != 200:
             return web.Response(status=self.status)
         if request.path == "/file":
@@ -187,7 +188,7 @@ async def test_a_finished_placeholder_differs_in_what_its_metric_compares(
 @osworld_needs.EVALUATORS
 async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(judge: Judge):
     judge.machine.said = "pear"
-    judge.machine.delay_s = 60.0
+    judge.machine.free.clear()
     started = await judge.process()
     evaluation = asyncio.create_task(judge.score(SAYS, 100))
     async with asyncio.timeout(LIMIT_S):
@@ -197,7 +198,7 @@ async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(judge: Judge
     with pytest.raises(EnvironmentFault, match="sidecar"):
         await evaluation
     assert not psutil.wait_procs(tree, timeout=60)[1], "an evaluation outlived its sidecar"
-    judge.machine.delay_s = 0.0
+    judge.machine.free.set()
     assert await judge.score(SAYS) == 1
 
 

@@ -22,7 +22,7 @@ from tests.waiting import until
 from workers.desktop_server.server import LeaseServer
 from workers.desktop_server.slots import Slot
 from workers.env.backends.osworld import osworld_session, panel
-from workers.env.backends.osworld.machine import FileMissing
+from workers.env.backends.osworld.machine import FileMissing, Machine
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.osworld_session import HOME_FILES, OsworldTaskSession, TaskResources
 from workers.env.backends.osworld.settling import wait_idle
@@ -96,16 +96,20 @@ async def test_files_that_several_applications_take_have_a_default(desktops):
     assert {kind: name.strip() for kind, name in found.items()} == wanted
 
 
+async def until_terminal(machine: Machine) -> None:
+    async def is_open() -> bool:
+        return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
+
+    await until(is_open)
+
+
 @needs_terminal
 async def test_the_key_of_osworlds_image_opens_a_terminal(desktops):
     async with desktops.machine(as_osworld=True) as machine:
+        await wait_idle(machine, 60.0)
         assert "terminal" not in (await machine.execute(LIST_WINDOWS))["output"].lower()
-
-        async def is_open() -> bool:
-            return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
-
         await machine.execute(["python", "-c", TERMINAL])
-        await until(is_open)
+        await until_terminal(machine)
 
 
 @needs_dock
@@ -123,11 +127,7 @@ async def test_an_empty_desktop_has_a_panel_and_a_dock_that_starts_programs(desk
         icons = (await machine.execute(look, shell=True))["output"].split()
         click = f"import pyautogui; pyautogui.click(34, {FIRST_ICON_Y + ICON_STEP * (len(icons) - 1)})"
         await machine.execute(["python", "-c", click])
-
-        async def is_open() -> bool:
-            return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
-
-        await until(is_open)
+        await until_terminal(machine)
         name = ". /etc/os-release; echo $NAME"
         assert (await machine.execute(name, shell=True))["output"].strip()
 

@@ -117,7 +117,7 @@ async def judge(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Judge
     mirror = Mirror(tmp_path_factory.mktemp("mirror"))
     placeholder_mirror.fill(mirror, [task_of(kind) for kind in METRICS if kind not in RULES])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sidecar, "CPU_SHARE", 0.1)
+        patch.setattr(sidecar, "CPU_SHARE", 0.025)
         async with answering(machine.answer) as url:
             found = Judge(machine, MachineEndpoint(url=url), started)
             for kind in METRICS:
@@ -148,7 +148,7 @@ async def reward(judge: Judge, kind: str, change: Callable[[bytes], bytes]) -> f
     content = change((judge.cache("t1") / f"gold{kind}").read_bytes())
     judge.machine.files[f"/home/user/a{kind}"], judge.machine.said = content, content.decode("latin-1")
     try:
-        return await judge.evaluators.evaluate(task_of(kind), judge.endpoint, judge.cache("t1"), LIMIT_S)
+        return await judge.evaluators.evaluate(task_of(kind), judge.endpoint, judge.cache("t1"), 4 * LIMIT_S)
     except sidecar.UnreadableResult:
         return 0.0
 

@@ -11,6 +11,7 @@ from tests.desktops.served_desktops import served, wait_for_window
 from workers.env.backends.desktop.guest.pyautogui import BORROWED, KEYS
 from workers.env.backends.desktop.sandbox import further_packages
 from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.settling import wait_idle
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HEAD = "import json, time, pyautogui, pyperclip\npyautogui.FAILSAFE = False\n"
@@ -117,8 +118,9 @@ async def test_each_easing_function_ends_at_its_end(machine):
 async def test_pictures_of_the_screen_are_taken_and_found(machine):
     await machine.execute("zenity --info --title seen --text 'a picture' & true", shell=True)
     await wait_for_window(machine, "seen")
+    await wait_idle(machine, 60.0)
     source = (
-        "time.sleep(1)\nwhole = pyautogui.screenshot('/tmp/whole.png')\n"
+        "whole = pyautogui.screenshot('/tmp/whole.png')\n"
         "wanted = [c for c in whole.resize((64, 48)).getcolors(9999)]\n"
         "x, y = whole.size[0] // 2, whole.size[1] // 2\n"
         "pyautogui.screenshot('/tmp/part.png', region=(x - 60, y - 30, 120, 60))\n"

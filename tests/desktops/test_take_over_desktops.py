@@ -1,7 +1,5 @@
 """A person takes over a rollout on a real desktop, gives it back for a step, and solves it with mouse and keys."""
 
-import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.screens import smart_resize
 from tests import events
 from tests.curated_rollouts import curate
-from tests.desktops.test_demonstrate_desktops import BELOW, CTRL, SEED, SIZES, TEXT, edit_config, machines, type_text
+from tests.desktops.test_demonstrate_desktops import BELOW, CTRL, SEED, SIZES, TEXT, act, edit_config, machines, write
 from tests.integration.page_browser import browser_tab
-from tests.integration.scripted_person import STAGE, TAKEN, ScriptedPerson
+from tests.integration.scripted_person import ScriptedPerson
 from tests.integration.test_take_over_page import Run, give_back, press, rollout
 from tests.page.test_page import SHOTS
 from topics import trajectories
@@ -49,28 +47,13 @@ def policy_click(config: Config, size: tuple[int, int], x: int, y: int) -> str:
     return format(Click(x * width // size[0], y * height // size[1]))
 
 
-async def act(person: ScriptedPerson, gesture: Callable[[], Awaitable[None]]) -> None:
-    """Make a gesture, and wait for the turn after its action."""
-    before = await person.tab.js(TAKEN)
-    await gesture()
-    await person.tab.until(f"{TAKEN} > {before} && {STAGE} === 'turn'", "the turn after a gesture")
-
-
-async def write_text(person: ScriptedPerson, text: str) -> None:
-    """Type a text, and wait until all of it was typed there; on a busy machine it may become several actions."""
-    content = "/^type\\(content='(.*)'\\)$/.exec(one.innerText)?.[1] ?? ''"
-    typed = f"[...document.querySelectorAll('#taken code')].map((one) => {content}).join('')"
-    await type_text(person, text)
-    await person.tab.until(f"{typed} === {json.dumps(text)} && {STAGE} === 'turn'", "the typed text")
-
-
 async def solve_edit(person: ScriptedPerson, run: Run, text: str) -> None:
     """Scroll, give back for a step, then write the text anew with the word before it, and save it."""
     word = (await person.tab.text("#instruction")).split('"')[1]
     await act(person, lambda: person.scroll(*BELOW, 200.0))
     await give_back(person, run, 2, text)
     await act(person, lambda: person.drag(BELOW, TEXT))
-    await write_text(person, word + "Olive")
+    await write(person, word + "Olive")
     await act(person, lambda: person.tab.press("Enter", 13))
     await person.tab.shot("take-over-desktop")
     await person.chord("s", 83, CTRL)

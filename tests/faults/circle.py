@@ -39,9 +39,9 @@ WHOLE = "DART_SLOW_TESTS" in os.environ
 """Whether the cases run in their whole form, as ``make test-faults`` has them; ``make test`` has a short one."""
 PREFIXES = "DART_FAULTS_PREFIXES"
 """The environment's name of what precedes the command line of each kind of process, as JSON."""
-BOUND_S, MODEL_BOUND_S = 240.0, 420.0
+BOUND_S, MODEL_BOUND_S = 600.0, 900.0
 """How long a circle may take for what it must do; vLLM and torch alone take a minute to start."""
-MINUTES = 20.0
+MINUTES = 60.0
 """How long a circle may last: a case ends it before, unless it hangs."""
 SETTLE_S = 30.0
 """How long the end of a run waits for open orders: one that is lost is reported within :attr:`Circle.bound_s`."""

@@ -58,7 +58,7 @@ READ = tuple(
 )
 """Effects before their causes: what is written while this reads cannot look like an effect without a cause."""
 EXAMPLES = 5
-LAGS_S = 30.0
+LAGS_S = 120.0
 RECORDED = ("recorder", "observations")
 RECORDERS = frozenset({"steps", "trajectories", "trajectories_by_task"})
 """Tables that the recorder writes: what it has not committed may not be there yet."""

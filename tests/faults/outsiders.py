@@ -27,7 +27,7 @@ from tests.worker_runs import throw_out
 from topics import ALL, BY_NAME, Topic, curation_log, trajectories
 from topics.trajectories import Trajectory
 
-TAKE_S = 60.0
+TAKE_S = 240.0
 MORE_S = 15.0
 
 
@@ -135,19 +135,10 @@ def come_more(client: KafkaAdminClient, bus: Bus, name: str) -> bool:
     return False
 
 
-ALWAYS = {
-    "observations",
-    "actions",
-    "action-requests",
-    "rollout-orders",
-    "trajectories",
-    "curated",
-    "weights",
-    "trained",
-}
-"""Topics that have records once a step has been trained."""
 GROUPS_READ = {"rollout-orders", "observations", "action-requests", "trajectories", "curated"}
 """Topics that consumer groups read, each committing what it has done."""
+ALWAYS = GROUPS_READ | {"actions", "weights", "trained"}
+"""Topics that have records once a step has been trained."""
 
 
 def every_record_again(circle: Circle, has_headers: Callable[[int], bool]) -> None:

@@ -32,7 +32,7 @@ from tests.faults.scene import Fault, Site
 LASTS_S = 30.0
 GAP_S = (5.0, 40.0)
 """The quiet time before each fault, least and most."""
-SETTLED_S = 30.0
+SETTLED_S = 120.0
 """How long after a fault its effects may last until the processes are measured."""
 GROWTH_MB, GROWTH_HANDLES, GROWTH_THREADS = 192.0, 64, 24
 """By how much a kind of process may use more than at its first measurement."""

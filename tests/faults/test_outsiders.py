@@ -63,8 +63,8 @@ def test_a_circle_heals_from_outsiders_and_counts_the_lost_orders(services, tmp_
             recovery[name] = round(time.monotonic() - begin, 1)
         running.measured["recovery_s"] = max(recovery.values())
         running.until(lambda: lost(running), "an order that is found lost")
-        assert "records gone before they were read" in running.logs()
-        running.until(lambda: "orders were lost" in running.said(), "the lost orders at the terminal")
+        running.until(lambda: "records gone before they were read" in running.logs(), "the removed records are named")
+        running.until(lambda: "orders were lost" in running.console.read_text(), "the lost orders at the terminal")
         for one in running.of_kind("rollout"):
             one.suspend()  # So an episode is not over when all are killed.
         running.until(lambda: has_episode(running), "an episode that waits for its policy")

@@ -242,9 +242,12 @@ def check_letters(config: Config, sent: list[Poison]) -> None:
     """What does not decode has as many letters as it has consumers; what no letter can carry is a stub, no other is."""
     by_place = letters_of(config)
     counts = {record.place: len(by_place[record.place]) for record in sent if not record.decodes}
-    assert counts == {place: LETTERS.get(place.topic, 0) for place in counts}
+    # Some may have more: a member that the broker has thrown out reads again what it had not committed.
+    fewest = {place.topic: count for place, count in sorted(counts.items(), key=lambda one: -one[1])}
+    assert fewest == {topic: LETTERS.get(topic, 0) for topic in fewest}
+    assert {place.topic for place, count in counts.items() if count} == set(LETTERS)
     assert sum(counts.values()) > 20 * len(LETTERS)
     stubs = Counter(record.fault for record in sent for known in by_place[record.place] if dead_letters.STUB in known)
     assert {"null", "at the limit", "8 MB", "bomb", "codec"} <= set(stubs)
     assert set(stubs) <= {"null", "at the limit", "8 MB", "bomb", "codec", "headers"}
-    assert not any(has_dead_letters(topic) for topic in (weights.TOPIC,))
+    assert not has_dead_letters(weights.TOPIC)

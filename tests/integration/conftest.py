@@ -30,5 +30,6 @@ def keyspace(services) -> Iterator[Store]:
     """The settings of a keyspace that does not exist."""
     settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
     yield settings
-    with Cluster(list(settings.hosts), port=settings.port) as cluster:
+    patience = dict.fromkeys(("connect_timeout", "control_connection_timeout"), 60)
+    with Cluster(list(settings.hosts), port=settings.port, **patience) as cluster:
         cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)

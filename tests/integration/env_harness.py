@@ -89,7 +89,8 @@ class Harness:
                 self.changed.notify_all()
 
     async def read(self, *topics: Topic) -> AsyncIterator[tuple[Topic, msgspec.Struct]]:
-        records = create_consumer(self.config.bus, *topics, group=f"test-{uuid.uuid4().hex}", client_id="test")
+        member = {"group": f"test-{uuid.uuid4().hex}", "session_timeout_ms": 60_000}  # A new one reads all again.
+        records = create_consumer(self.config.bus, *topics, client_id="test", **member)
         await start_within(records, self.config.bus)
         try:
             async for record in records:

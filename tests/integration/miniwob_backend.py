@@ -6,14 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 from PIL import Image, ImageChops
 
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, KeyUp, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.config import Capture, Config, Env, Isolation, Miniwob
 from dart_streams.config.tasks import Task
+from workers.env.backends.miniwob import context_pool, pooled_browser
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import Screen
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seat is kept however late a busy machine lets it answer."""
+    monkeypatch.setattr(pooled_browser, "OPEN_S", 120.0)
+    monkeypatch.setattr(context_pool, "QUIET_S", 120.0)
 
 
 @asynccontextmanager
@@ -27,11 +36,7 @@ async def browser(
 ) -> AsyncIterator[MiniwobBackend]:
     """A backend with its browsers, whose calls may take long: tests run on machines that do other things."""
     own = Miniwob(
-        call_timeout_s=call_timeout_s,
-        isolation=isolation,
-        last_screen=last_screen,
-        capture=capture,
-        browsers=browsers,
+        call_timeout_s=call_timeout_s, isolation=isolation, last_screen=last_screen, capture=capture, browsers=browsers
     )
     backend = MiniwobBackend(Config(env=Env(miniwob=own, slots=slots)))
     await backend.start()

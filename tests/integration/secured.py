@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from cassandra import OperationTimedOut
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import DefaultEndPoint
@@ -197,7 +198,7 @@ client_encryption_options:
                         for grant in grants:
                             session.execute(f'GRANT {grant} TO "{name}"')
                 return
-            except NoHostAvailable:
+            except (NoHostAvailable, OperationTimedOut):
                 # The first user is made a moment after the port opens.
                 assert time.monotonic() < deadline
                 time.sleep(0.2)

@@ -38,7 +38,8 @@ async def taken(config: Config) -> AsyncIterator[asyncio.Event]:
     begin = asyncio.Event()
 
     async def take() -> None:
-        member = create_consumer(config.bus, rollout_orders.TOPIC, group="env", client_id="stranger")
+        stays = {"group": "env", "session_timeout_ms": 60_000}
+        member = create_consumer(config.bus, rollout_orders.TOPIC, client_id="stranger", **stays)
         await start_within(member, config.bus)
         try:
             await begin.wait()

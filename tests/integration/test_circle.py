@@ -52,6 +52,7 @@ from dart_streams.version import VERSION
 from tests.command_line import invoke
 from tests.integration import page_answers
 from tests.integration.exported_page import answers, screens
+from tests.processes import command_of
 from tests.waiting import wait_until
 from topics import ALL, action_requests, curated, observations, rollout_orders, trajectories
 
@@ -116,7 +117,7 @@ async def turning(session: Session, made: folder.RunFolder) -> AsyncIterator[Non
 
 
 def living_below(pid: int) -> list[psutil.Process]:
-    return [p for p in psutil.Process(pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in psutil.Process(pid).children(recursive=True) if command_of(process)]
 
 
 class Finished(NamedTuple):
@@ -434,8 +435,10 @@ def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
     assert all(table["equal"] for table in first if table["table"] in up_to_date)
     before = answer("store", "rebuild", *run)
     assert all(table["equal"] and table["rows"] for table in before)
-    with Cluster(list(config.store.hosts), port=config.store.port) as cluster:
+    patience = dict.fromkeys(("connect_timeout", "control_connection_timeout"), 60)
+    with Cluster(list(config.store.hosts), port=config.store.port, **patience) as cluster:
         session = cluster.connect(config.store.keyspace)
+        session.default_timeout = 60
         blobs = sorted(session.execute("SELECT sha256, chunk, data FROM blobs"))
         for table in (*COLUMNS, "blobs"):
             session.execute(f"TRUNCATE {table}", timeout=60)

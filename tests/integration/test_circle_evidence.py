@@ -14,6 +14,8 @@ from topics import observations
 
 PLANTED = """
 import os, shutil, pathlib
+from tests import circle_evidence
+circle_evidence.ASK_S = 120.0
 
 def test_planted(tmp_path):
     run = pathlib.Path(os.environ["PLANTED_RUN"])

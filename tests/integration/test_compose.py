@@ -32,8 +32,7 @@ def compose() -> dict[str, str] | None:
 
 @pytest.mark.skipif(compose() is None, reason="Docker Compose is not installed")
 @pytest.mark.parametrize(
-    "over",
-    [None, *(f"deploy/docker/{name}.yml" for name in ("dev", "gpu", "outside")), "tests/compose/circle.yml"],
+    "over", [None, *(f"deploy/docker/{name}.yml" for name in ("dev", "gpu", "outside")), "tests/compose/circle.yml"]
 )
 def test_docker_compose_accepts_the_files(over: str | None):
     files = [COMPOSE_FILE, *([ROOT / over] if over else [])]

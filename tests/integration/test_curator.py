@@ -24,7 +24,7 @@ from faust.types import TP
 
 import topics
 from benchmarks.curation_world import Odds, play
-from dart_streams.bus import admin, dead_letters, sync_clients
+from dart_streams.bus import admin, clients, dead_letters, sync_clients
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import ID, find_header
 from dart_streams.config import Config
@@ -96,10 +96,7 @@ class Curator:
         self.started_at = len(self.log.read_text()) if self.log.exists() else 0
         with self.log.open("a") as log:
             self.process = Forked(
-                fausts if by_faust else ours,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"DART_CONFIG": str(self.config)},
+                fausts if by_faust else ours, stdout=log, stderr=log, env=os.environ | {"DART_CONFIG": str(self.config)}
             )
 
     def works(self) -> bool:
@@ -559,12 +556,12 @@ async def test_records_that_come_while_a_curator_seeks_are_not_lost(configure, m
 
 async def test_a_curator_whose_tables_are_never_recovered_ends_and_says_so(configure, monkeypatch):
     """Faust does so now and then when the broker is back after a minute."""
-    monkeypatch.setattr(recovery_watch, "RECOVERY_TIMEOUT_S", 2.0)
     config = configure()
     async with Publisher(config.bus, "test") as publisher:
         async with living(config):
             await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
             await first(config, rollout_budgets.TOPIC)
+        monkeypatch.setattr(recovery_watch, "RECOVERY_TIMEOUT_S", 2.0)
         monkeypatch.setattr(Recovery, "need_recovery", lambda recovery: True)
         with pytest.raises(RecoveryStuck, match="tables are not recovered: no changelog record has arrived"):
             async with asyncio.timeout(BOUND_S):
@@ -650,10 +647,12 @@ async def test_tables_recover_where_a_fetch_outlives_the_seek_of_a_rebalance(con
         await first(config, rollout_budgets.TOPIC)
         rejoined.set()
         (thread,) = threads
-        thread.thread_loop.call_soon_threadsafe(thread._ensure_consumer()._coordinator.request_rejoin)
+        async with asyncio.timeout(BOUND_S):
+            while not any("changelog" in topic for topic in outlived):  # A fetch may end before the seek.
+                thread.thread_loop.call_soon_threadsafe(thread._ensure_consumer()._coordinator.request_rejoin)
+                await asyncio.sleep(1)
         await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
         await first(config, curated.TOPIC)
-    assert any("changelog" in topic for topic in outlived), outlived
 
 
 async def test_an_agents_partitions_have_a_state_each(configure):
@@ -720,7 +719,8 @@ async def test_dispatch_refuses_inputs_of_several_partitions(configure):
         await lifecycle.run_until_stopped(connect, config, "curator-0", asyncio.Event())
 
 
-async def test_a_curator_whose_topics_are_not_there_says_how_to_make_them(configure):
+async def test_a_curator_whose_topics_are_not_there_says_how_to_make_them(configure, monkeypatch):
+    monkeypatch.setattr(clients, "start_within", lambda client, bus: client.start())  # Topics alone have a second.
     config = configure()
     lost = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, prefix="missing.", wait_s=1.0))
     with pytest.raises(ServiceUnavailable, match=r"has no topic 'missing\.trajectories'.*topics apply"):

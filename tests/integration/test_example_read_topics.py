@@ -17,26 +17,20 @@ IDLE_MS = 10_000
 
 
 def test_the_printed_means_are_those_of_what_was_published(services):
-    config = services.config()
+    bus = services.config().bus
     circle = SimulatedCircle(parse({}), task_set(3), Odds(faults=0.1))
     for _ in range(60):
         circle.settle()
         circle.end_one(0)
     events = [written.event for written in circle.logs[trajectories.TOPIC.name]]
-    with contextlib.closing(create_producer(config.bus, "example")) as kafka:
+    with contextlib.closing(create_producer(bus, "example")) as kafka:
         for event in events:
             record = encode(BY_NAME["trajectories"], event, (), event.trajectory_id)
-            kafka.send(
-                config.bus.prefix + "trajectories", key=record.key, value=record.value, headers=list(record.headers)
-            )
-        kafka.send(config.bus.prefix + "trajectories", value=b"{}", headers=[("schema", b"trajectories/99")])
+            kafka.send(bus.prefix + "trajectories", key=record.key, value=record.value, headers=list(record.headers))
+        kafka.send(bus.prefix + "trajectories", value=b"{}", headers=[("schema", b"trajectories/99")])
         kafka.flush()
-    code = (
-        f"from examples import read_topics; read_topics.main({config.bus.servers!r}, {config.bus.prefix!r}, {IDLE_MS})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
-    )
+    code = f"from examples import read_topics; read_topics.main({bus.servers!r}, {bus.prefix!r}, {IDLE_MS})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     rewarded = [event for event in events if event.reward is not None]
     assert 0 < len(rewarded) < len(events)

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
+from dart_streams.bus import admin
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from tests import events
@@ -144,7 +146,10 @@ def broker_of(config: Config) -> psutil.Process:
     return psutil.Process(pid)
 
 
-async def test_episodes_whose_broker_froze_are_faults(config: Config, tmp_path: Path):
+async def test_episodes_whose_broker_froze_are_faults(config: Config, secured, tmp_path: Path):
+    """It is a broker of this process alone: tests beside this one use that of the session."""
+    config = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, servers=secured.operator.servers))
+    admin.apply_all(config.bus)
     async with circle(config, tmp_path) as (harness, _):
         await harness.order(*steps(range(12)))
         await harness.until(lambda: len(harness.requests) > 2)

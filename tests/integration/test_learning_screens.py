@@ -4,6 +4,7 @@ import asyncio
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.learning import recording, variants
@@ -19,7 +20,13 @@ EPISODES = 6
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return variants.read()["base"]
+    return patient(variants.read()["base"])
+
+
+def patient(config: Config) -> Config:
+    """Return a configuration whose pages may take long."""
+    miniwob = msgspec.structs.replace(config.env.miniwob, call_timeout_s=60.0)
+    return msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, miniwob=miniwob))
 
 
 def test_clicks_anywhere_do_on_the_pages_what_was_recorded(config):

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.learning import recording, variants
@@ -13,7 +12,7 @@ from dart_streams.config import Config, load, tasks
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.episodes.trajectory_summary import summarize
 from tests.environments import playing
-from tests.integration.test_learning_screens import one
+from tests.integration.test_learning_screens import one, patient
 from topics.values import Sampling
 from workers.env import conformance
 from workers.env.backends.miniwob.backend import MiniwobBackend
@@ -25,9 +24,7 @@ SEEDS = 4
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    config = load(FILE)
-    miniwob = msgspec.structs.replace(config.env.miniwob, call_timeout_s=60.0)
-    return msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, miniwob=miniwob))
+    return patient(load(FILE))
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ async def test_a_wrong_click_changes_nothing(backend: MiniwobBackend):
 
 
 def test_a_recorded_page_is_a_chain_of_named_states(config: Config):
-    base = variants.read(Path("benchmarks/learning/long.toml"))["base"]
+    base = patient(variants.read(Path("benchmarks/learning/long.toml"))["base"])
     chosen = [page.tasks(split)[0] for page in TASKS.pages for split in ("train", "demonstration")]
     recorded = asyncio.run(recording.record(base, chosen, lambda _done, _of: None))
     for task in chosen:

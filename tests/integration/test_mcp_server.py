@@ -9,15 +9,8 @@ from mcp import Client, StdioServerParameters, stdio_client
 from tests.integration.recorded_run import record
 
 PROGRAM = Path(sys.prefix) / "bin/dart-streams"
-TOOLS = {
-    "describe_run",
-    "explain_order",
-    "explain_group",
-    "explain_task",
-    "compare_around_version",
-    "trace_id",
-    "list_rows",
-}
+TOOLS = {"describe_run", "explain_order", "explain_group", "explain_task"}
+TOOLS |= {"compare_around_version", "trace_id", "list_rows"}
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,16 @@ from tests.environments import opened, playing
 from tests.integration.miniwob_backend import (
     browser,
     largest_difference,
+    patient,  # noqa: F401 - a fixture
     play_anything,
     play_oracle,
     task,
     where_different,
 )
+from tests.integration.test_miniwob_capture import TOLERANCE
 from tests.processes import command_of
 from workers.env.backends.miniwob import backend as backend_module
-from workers.env.backends.miniwob import watchdogs
+from workers.env.backends.miniwob import pooled_browser, watchdogs
 from workers.env.backends.miniwob.browser import NICENESS, Browser, spawn
 from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.devtools import DevTools
@@ -188,8 +190,11 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
                 steps += 1
                 screens = [await page.step(action, f"oracle-{steps}") for page in (used, fresh)]
                 assert screens[0].done == screens[1].done
-                # Two new documents differ by 1 where a button was hovered.
-                assert largest_difference(*screens) <= 1, f"seed {seed}, {steps}: {action}, {where_different(*screens)}"
+                # Two new documents differ by 1 where a button was hovered, and more at lines that are painted in parts.
+                most = TOLERANCE.get(name, (0, 1))[1]
+                assert largest_difference(*screens) <= most, (
+                    f"seed {seed}, {steps}: {action}, {where_different(*screens)}"
+                )
             assert await used.evaluate() == await fresh.evaluate() == 1
         await fresh.close()
 
@@ -424,6 +429,7 @@ async def test_a_page_that_never_responds_costs_no_episode(monkeypatch, part, nu
             async with playing(backend, TASK):
                 pass
         monkeypatch.setattr(DevTools, "call", call_late)
+        monkeypatch.setattr(pooled_browser, "OPEN_S", 5.0)
         other = task("click-button", 0)
         async with playing(backend, other) as page:
             assert hit

@@ -10,8 +10,7 @@ from dart_streams.console.launch.services.daemon import free_port
 from tests.task_files import write_tasks
 from tests.worker_runs import BOUND_S, worker_process
 
-WAIT_S = 5.0
-"""More than one try takes on a busy machine: it is after a first failure that a process names what it waits for."""
+WAIT_S = 2.0
 MISSING = (
     ("env", "broker"),
     ("env", "database"),

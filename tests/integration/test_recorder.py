@@ -65,7 +65,6 @@ async def test_a_trajectory_is_announced_when_it_is_in_the_store(config):
             number = int(trajectory.trajectory_id[1:])
             assert await store.steps(trajectory.trajectory_id) == played[number]
             assert trajectories_in(store, "trajectories", "id", trajectory.trajectory_id) == [trajectory]
-    assert len(finished) == 20
     first = next(trajectory for trajectory in finished if trajectory.trajectory_id == "t1")
     assert (first.steps, first.version_min, first.version_max) == (3, 1, 3)
     assert first.step_entropies == pytest.approx([0.3] * 3)
@@ -94,7 +93,7 @@ async def test_a_record_that_is_no_observation_is_a_dead_letter(config):
         await publish(publisher, *events.episode(1))
         finished = await announced(config, all_of([1]))
         letters = await read_dead_letters(config, observations.TOPIC, 3)
-    assert len(finished) == 1
+    assert {trajectory.trajectory_id for trajectory in finished} == {"t1"}
     reasons = {letter.key: find_header(letter.headers, dead_letters.ERROR).decode() for letter in letters}
     assert "not a observations/1" in reasons[b"bad"]
     assert "newer than this program" in reasons[b"newer"]
@@ -123,7 +122,7 @@ async def test_a_cancelled_episode_is_stored_but_not_announced(config):
                 await publisher.publish(observations.TOPIC, observation, partition=0)
             finished = await announced(config, all_of([2]))
         [stored] = trajectories_in(store, "trajectories", "id", "t1")
-    assert [trajectory.trajectory_id for trajectory in finished] == ["t2"]
+    assert {trajectory.trajectory_id for trajectory in finished} == {"t2"}
     assert stored.outcome == "cancelled"
 
 

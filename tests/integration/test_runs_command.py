@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from tests import events
 from tests.command_line import invoke, invoke_json
 from tests.fork_server import PROGRAM, Forked
+from tests.waiting import wait_until
 from topics import trajectories
 
 TASKS = Path(__file__).parents[2] / "deploy/config/tasks.toml"
@@ -32,7 +32,7 @@ SUPERVISOR = """
 import signal, time
 signal.signal(signal.SIGINT, lambda *_: (time.sleep(0.5), exit(0)))
 print(flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 """A program that ends half a second after SIGINT, as a run drains its episodes."""
 
@@ -91,7 +91,7 @@ def runs(services, session, tmp_path: Path):
     for name in names:
         bus = msgspec.structs.replace(services.config().bus, prefix=f"dart.{name}.")
         with admin.connect(bus) as client:
-            client.delete_topics(run_removal.topics_of(client, bus))
+            client.delete_topics(run_removal.topics_of(client, bus), raise_errors=False)
 
 
 def test_runs_are_listed_with_their_state_and_size(runs, tmp_path: Path):
@@ -135,7 +135,7 @@ def test_a_removed_run_leaves_nothing_and_another_keeps_all(runs, session, tmp_p
     bus, arguments = first.config().bus, ("runs", "rm", first.id, "--state", tmp_path, "--screenshots")
     reader = create_consumer(bus, "reader", group_id=f"{bus.prefix}reader")
     reader.subscribe([f"{bus.prefix}observations"])
-    reader.poll(timeout_ms=5000)
+    wait_until(lambda: reader.poll(timeout_ms=500) or reader.assignment(), "a member of the group")
     reader.close()
     others = topics_of(second)
     found = {row["kind"]: row["count"] for row in invoke_json(*arguments)}
@@ -144,7 +144,9 @@ def test_a_removed_run_leaves_nothing_and_another_keeps_all(runs, session, tmp_p
     assert done.exit_code == 0, done.output
     assert topics_of(second) == others
     with admin.connect(bus) as client:
-        assert run_removal.topics_of(client, bus) == run_removal.groups_of(client, bus) == []
+        wait_until(
+            lambda: not run_removal.topics_of(client, bus) + run_removal.groups_of(client, bus), "the end of all"
+        )
     assert list(projection.all_rows(session, bus.run)) == []
     assert len(list(projection.all_rows(session, second.config().bus.run))) == 2
     store = SyncStore(session, bus.run, 0)
@@ -196,9 +198,9 @@ def test_a_run_that_is_under_way_is_ended_and_not_removed(runs, supervisor, tmp_
     screens = invoke("runs", "rm", second.id, "--state", tmp_path, "--yes", "--screenshots")
     assert isinstance(screens.exception, UserError), "a worker of the first may believe that a screen is stored"
     assert second.path.is_dir()
-    done = invoke("runs", "stop", first.id, "--state", tmp_path, "--wait", 20)
+    done = invoke("runs", "stop", first.id, "--state", tmp_path, "--wait", 120)
     assert done.exit_code == 0, done.output
-    assert supervisor.wait(5) == 0
+    assert supervisor.wait(60) == 0
     assert not process_registry.lives(first.path, run_list.registry_of(first))
     again = invoke("runs", "stop", first.id, "--state", tmp_path)
     assert "nothing to stop" in str(again.exception)
@@ -219,6 +221,5 @@ def test_logs_name_their_process_and_follow(runs, tmp_path: Path):
         assert tail.stdout.readline() == "line 49\n"
         with (logs / "trainer.log").open("a") as log:
             log.write("new\n")
-        began_s = time.monotonic()
-        assert tail.stdout.readline() == "new\n" and time.monotonic() - began_s < 30
+        assert tail.stdout.readline() == "new\n"
         tail.terminate()

@@ -216,8 +216,7 @@ COMMANDS = {
 def local_config(secured: Secured) -> Config:
     """Return the configuration of a local Kafka that is not up."""
     return Config(
-        bus=Bus(servers=f"127.0.0.1:{free_port()}"),
-        run=configuration.Run(state_dir=str(secured.folder / "state")),
+        bus=Bus(servers=f"127.0.0.1:{free_port()}"), run=configuration.Run(state_dir=str(secured.folder / "state"))
     )
 
 

@@ -17,7 +17,7 @@ from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.repair import projection
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async, create_schema
+from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async, create_schema, sessions
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from dart_streams.store.sessions import TableGone
 from dart_streams.store.statements import DamagedRow
@@ -261,7 +261,8 @@ def test_a_schema_that_is_there_is_applied_again_without_harm(services, store):
     assert len(trained_rows(store.session, store.run)) == 1
 
 
-def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace):
+def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace, monkeypatch):
+    monkeypatch.setattr(sessions, "CONNECT_TIMEOUT_S", BOUND_S)
     hasty = msgspec.structs.replace(keyspace, wait_s=0.5)
     with pytest.raises(
         ServiceUnavailable, match=f"{keyspace.keyspace} does not exist after .*dart-streams store apply"
@@ -280,8 +281,9 @@ def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace):
 
 
 def test_processes_that_start_before_the_schema_wait_for_it(keyspace):
+    patient = msgspec.structs.replace(keyspace, wait_s=BOUND_S)
     with ThreadPoolExecutor(6) as pool:
-        waiting = [pool.submit(connect, keyspace) for _ in range(5)]
+        waiting = [pool.submit(connect, patient) for _ in range(5)]
         pool.submit(create_schema, keyspace).result()
         sessions = [connecting.result() for connecting in waiting]
     assert [trained_rows(session, "run") for session in sessions] == [[]] * 5

@@ -32,7 +32,7 @@ WRITES = {
 def is_allowed(session: Session, query: str, values: tuple[object, ...] = ()) -> bool:
     """Return whether the database executes a statement for this login."""
     try:
-        session.execute(session.prepare(query), values)
+        session.execute(session.prepare(query), values, timeout=BOUND_S)
     except Unauthorized:
         return False
     return True

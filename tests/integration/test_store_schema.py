@@ -12,7 +12,7 @@ from cassandra.cluster import Cluster, Session
 from dart_streams.config import Store
 from dart_streams.config.connections import StoreRetention
 from dart_streams.console.runs import run_folder
-from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, create_schema, schema
+from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, create_schema, schema, sessions
 from dart_streams.store.schema import SchemaVersion
 from dart_streams.store.statements import PUT_CHUNK
 from tests import events
@@ -25,7 +25,7 @@ FIRST = Path(__file__).with_name("schema_v1.cql")
 @pytest.fixture
 def admin(services) -> Iterator[Session]:
     store = services.config().store
-    with Cluster(list(store.hosts), port=store.port) as cluster:
+    with Cluster(list(store.hosts), port=store.port, connect_timeout=60, control_connection_timeout=60) as cluster:
         yield cluster.connect()
 
 
@@ -86,6 +86,7 @@ def test_a_migration_that_is_cut_short_begins_again(keyspace, admin, monkeypatch
     adds = "ALTER TABLE ${keyspace}.steps ADD IF NOT EXISTS note text"
     broken = "ALTER TABLE ${keyspace}.nowhere ADD IF NOT EXISTS note text"
     monkeypatch.setattr(schema, "MIGRATIONS", {1: (), 2: (adds,), 3: (broken,)})
+    monkeypatch.setattr(sessions, "CONNECT_TIMEOUT_S", 60.0)
     hasty = msgspec.structs.replace(keyspace, wait_s=1.0)
     with pytest.raises(Exception, match="nowhere"):
         create_schema(hasty, migrate=True)

@@ -71,8 +71,8 @@ def test_a_quiet_topic_keeps_its_client(services, monkeypatch):
 
 def test_a_broker_that_does_not_say_where_the_end_is_is_not_available(services, monkeypatch):
     """A cut network is a named error: the trainer reads to the end before it publishes."""
-    bus = services.config(bus={"wait_s": 1.0}).bus
-    with TopicReader(bus, "test", curated.TOPIC) as reader:
+    with TopicReader(services.config().bus, "test", curated.TOPIC) as reader:
+        reader.bus = msgspec.structs.replace(reader.bus, wait_s=1.0)
         monkeypatch.setattr(reader.client, "end_offsets", unanswered)
         with pytest.raises(ServiceUnavailable, match=r"no Kafka broker at .* after 1 s"):
             list(reader.read_to_end())
@@ -82,9 +82,9 @@ def unanswered(*_: Any) -> None:
     raise KafkaTimeoutError("Failed to get offsets by timestamps")
 
 
-def test_a_topic_that_is_not_there_is_named_with_what_to_do(services):
-    config = services.config(bus={"wait_s": 1.0})
-    bus = config.bus
-    absent = msgspec.structs.replace(bus, prefix="absent.")
+def test_a_topic_that_is_not_there_is_named_with_what_to_do(services, monkeypatch):
+    create, bus = sync_clients.create_consumer, services.config().bus
+    monkeypatch.setattr(sync_clients, "create_consumer", lambda _, name: create(bus, name))
+    absent = msgspec.structs.replace(bus, prefix="absent.", wait_s=1.0)
     with pytest.raises(ServiceUnavailable, match="topics apply"):
         TopicReader(absent, "test", curated.TOPIC)

@@ -1,7 +1,7 @@
 """A person takes over a rollout of a real environment worker: their records, and what the worker makes of them."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from topics.action_requests import ActionRequest
 from topics.feedback import Feedback
 from topics.observations import Observation
 from topics.rollout_orders import PersonLease
+from workers.env.policy_client import PolicyClient
 from workers.env.take_overs import TakeOvers
 
 TASK = "simulated/steps-3#1"
@@ -62,10 +63,10 @@ async def send(circle: Harness, shown: Observation, person: str, text: str = "",
         )
 
 
-async def take_over(circle: Harness, name: str, lease_ms: int = 60_000) -> str:
+async def take_over(circle: Harness, name: str) -> str:
     """Ask for the only episode; return its id."""
     [identity] = circle.observed
-    lease = PersonLease(person=PEOPLE[name], lease_ms=lease_ms)
+    lease = PersonLease(person=PEOPLE[name], lease_ms=60_000)
     given = {"task_id": TASK, "author": "ann", "at_ms": 1, "trajectory_id": identity, "lease": lease}
     await circle.publisher.publish(feedback.TOPIC, Feedback(feedback_id=name, kind="take-over", **given))
     return identity
@@ -73,11 +74,7 @@ async def take_over(circle: Harness, name: str, lease_ms: int = 60_000) -> str:
 
 async def is_asked(circle: Harness, name: str, step: int) -> Observation:
     """Wait until an observation asks the person of a take-over, and return it."""
-
-    def asks() -> bool:
-        return any(one[-1].asks == name and one[-1].step == step for one in circle.observed.values())
-
-    await circle.until(asks)
+    await circle.until(lambda: any(one[-1].asks == name and one[-1].step == step for one in circle.observed.values()))
     [[*_, newest]] = circle.observed.values()
     return newest
 
@@ -92,21 +89,18 @@ class Circle:
     def __init__(self, harness: Harness, policy: Halted, noted: list[str]) -> None:
         self.harness, self.policy, self.noted = harness, policy, noted
 
-    async def taken(self, *names: str, lease_ms: int = 60_000) -> Observation:
+    async def taken(self, *names: str) -> Observation:
         """Let people ask for the episode one after the other; return the observation that asks the first."""
         await self.harness.until(lambda: self.policy.first is not None and bool(self.harness.observed))
         for name in names:
-            await take_over(self.harness, name, lease_ms)
-        await until(self.has_noted(len(names)))
+            await take_over(self.harness, name)
+        await until(lambda: self.has_noted(len(names)))
         assert self.policy.first is not None
         await self.harness.respond(self.policy.first, solve(self.policy.first))
         return await is_asked(self.harness, names[0], 1)
 
-    def has_noted(self, count: int) -> Callable[[], Awaitable[bool]]:
-        async def noted() -> bool:
-            return len(self.noted) == count
-
-        return noted
+    async def has_noted(self, count: int) -> bool:
+        return len(self.noted) == count
 
     async def end(self) -> list[Observation]:
         """Wait for the end of the rollout, and return it."""
@@ -163,7 +157,7 @@ async def test_who_gives_back_and_asks_at_once_has_the_turn_after(services, tmp_
     async with circle(taken_config(services, tmp_path), monkeypatch) as one:
         shown = await one.taken("f0")
         await take_over(one.harness, "f0-again")
-        await until(one.has_noted(2))
+        await until(lambda: one.has_noted(2))
         await send(one.harness, shown, "person-0", gives_back=True)
         shown = await is_asked(one.harness, "f0-again", 2)
         await send(one.harness, shown, "person-0", click(shown))
@@ -172,8 +166,14 @@ async def test_who_gives_back_and_asks_at_once_has_the_turn_after(services, tmp_
 
 
 async def test_a_lost_person_gives_the_episode_back_and_their_steps_stay_theirs(services, tmp_path, monkeypatch):
+    wait, brief = PolicyClient.await_person, PersonLease(person="person-0", lease_ms=1000)
+
+    def wait_briefly_at_the_end(client, request_id, lease):
+        return wait(client, request_id, brief if request_id.endswith("/2/person") else lease)
+
+    monkeypatch.setattr(PolicyClient, "await_person", wait_briefly_at_the_end)
     async with circle(taken_config(services, tmp_path), monkeypatch) as one:
-        shown = await one.taken("f0", lease_ms=2000)
+        shown = await one.taken("f0")
         await send(one.harness, shown, "person-0", click(shown))
         ended = await one.end()
     assert (ended[-1].end.kind, whose(ended)) == ("success", [None, "f0", None])

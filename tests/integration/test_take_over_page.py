@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -59,13 +59,10 @@ class Run:
 
     async def taken(self, times: int) -> None:
         """Wait until the worker knows of this number of take-overs."""
-        await until(self.has_noted(times))
+        await until(lambda: self.has_noted(times))
 
-    def has_noted(self, times: int) -> Callable[[], Awaitable[bool]]:
-        async def is_known() -> bool:
-            return len(self.noted) == times
-
-        return is_known
+    async def has_noted(self, times: int) -> bool:
+        return len(self.noted) == times
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from tests.command_line import invoke_json
 from tests.integration import model_program
 from tests.integration.test_circle import HERE, circle_config
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 NAME = "placed"
 
 

@@ -1,14 +1,13 @@
 """An engine that leaves nothing behind in the process of the tests."""
 
 import asyncio
-import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dart_streams.deadline import Deadline
+from tests.waiting import wait_until
 
-ENDING_S = 30.0
+ENDING_S = 120.0
 
 
 async def stop_engine(engine: Any) -> None:
@@ -25,15 +24,12 @@ def loader_of_core(core: Any) -> Any:
 
 def wait_until_ended(pids: Collection[int]) -> None:
     """Wait until processes have ended, by :data:`ENDING_S` at most."""
-    deadline = Deadline(ENDING_S)
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert not deadline.expired, left
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(is_running, pids)), f"the end of {pids}", ENDING_S)
 
 
 def is_running(pid: int) -> bool:
     """Return whether a process has not ended; one that only waits to be reaped has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

@@ -133,6 +133,6 @@ def rank(job: Mapping[str, str], tasks: Sequence[Task], result: Path) -> None:
 
 def results(count: int, tasks: Sequence[Task], result: Path, nodes: int = 1) -> list[list[object]]:
     """Return what each of ``count`` ranks on ``nodes`` gives, by task and rank."""
-    run_ranks(count, rank, tasks, result, limit_s=120, nodes=nodes)
+    run_ranks(count, rank, tasks, result, limit_s=400, nodes=nodes)
     found = [msgspec.json.decode(result.with_suffix(f".{number}").read_bytes()) for number in range(count)]
     return [list(of_task) for of_task in zip(*found, strict=True)]

@@ -8,7 +8,7 @@ import pytest
 from workers.rollout.engine import EngineDead
 from workers.rollout.vllm_engine import EngineThread
 
-BOUND_S = 30.0
+BOUND_S = 120.0
 
 
 class Idle:

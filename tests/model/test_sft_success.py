@@ -39,7 +39,7 @@ from tests.model.engines import stop_engine
 from workers.rollout.vllm_engine import VllmEngine
 
 BIN = Path(sys.executable).with_name("dart-streams")
-LIMIT_S = 240
+LIMIT_S = 480
 SHOWN, HELD_OUT = 24, 8
 PLACE, WITHIN = (80, 105), 6
 SETTINGS: dict[str, Any] = {

@@ -20,7 +20,7 @@ from tests.model.forkserver import POLLING, fork_own_ranks, spawning
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, until
 from trainer import main, nodes
 
-pytestmark = [pytest.mark.skipif(bool(possible()), reason=possible() or "possible"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.skipif(bool(possible()), reason=possible() or "possible"), pytest.mark.timeout(1800)]
 STEPS = 8
 CLONE_NEWNET = 0x40000000
 
@@ -49,7 +49,7 @@ def node(place: Network, config: Config, output: Path) -> Iterator[BaseProcess]:
         ours = ranks_of(process)
         process.kill()
         ended(process)
-        psutil.wait_procs(ours, timeout=30)
+        psutil.wait_procs(ours, timeout=120)
         assert not [rank for rank in ours if rank.is_running()], "ranks die with their launcher"
 
 

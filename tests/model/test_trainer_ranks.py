@@ -124,5 +124,5 @@ def exchange(job: Mapping[str, str], folder: Path) -> None:
 
 
 def test_ranks_exchange_values_without_pickles(tmp_path):
-    run_ranks(2, exchange, tmp_path, limit_s=120)
+    run_ranks(2, exchange, tmp_path, limit_s=400)
     assert {file.name for file in tmp_path.iterdir()} == {"0", "1"}

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import multiprocessing.connection
 import os
 import signal
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -42,6 +42,7 @@ from tests import events
 from tests.faults import disk
 from tests.model import plain_transformers
 from tests.model.forkserver import POLLING, jobs, spawning
+from tests.waiting import wait_until
 from topics import Topic, curated, trained, training_metrics, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
@@ -54,7 +55,7 @@ from trainer.state import TrainerState
 SHAPE = BacklogShape(members=2, steps=2)
 DEADLINE_S = 240.0
 """Of one wait: a start of a trainer takes some ten seconds, and many times that beside other work."""
-"""Of a test that kills a trainer again and again."""
+until = functools.partial(wait_until, bound_s=DEADLINE_S)
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 
 
@@ -139,15 +140,6 @@ def run(services: Any, policy: Path) -> Callable[..., Run]:
         return run
 
     return make
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return what ``condition`` gives once it is truthy."""
-    deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
-        pause.wait(0.1)
-    return value
 
 
 def train_elsewhere(config: Config, crash_point: str, errors: Path | None, job: Mapping[str, str]) -> None:

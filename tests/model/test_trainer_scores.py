@@ -8,7 +8,10 @@ import pytest
 
 from tests.model.scripted_teacher import ScriptedTeacher, scripted_teacher
 from tests.model.test_trainer_run import Run
+from tests.waiting import wait_until
 from trainer import main
+from trainer.data.batch_builder import BatchBuilder
+from trainer.learning.learner import Learner
 
 
 def distilled(services: Any, policy: Any, teacher: ScriptedTeacher, **trainer: Any) -> Run:
@@ -21,14 +24,19 @@ def distilled(services: Any, policy: Any, teacher: ScriptedTeacher, **trainer: A
     return run
 
 
-def test_a_trainer_that_has_made_its_steps_waits_for_no_further_scores(services, policy):
+def test_a_trainer_that_has_made_its_steps_waits_for_no_further_scores(services, policy, monkeypatch):
+    """All groups have come before its step, which is made once it has asked for the next group's scores."""
     with scripted_teacher() as teacher:
         run = distilled(services, policy, teacher, max_train_steps=1)
         teacher.most = sum(len(member.selected) for member in run.maker.group(0).group.members)
+        build, learn = BatchBuilder.build, Learner.learn
+        monkeypatch.setattr(
+            BatchBuilder, "build", lambda one, *of: wait_until(lambda: one.consumer.queued() == 3) and build(one, *of)
+        )
+        monkeypatch.setattr(Learner, "learn", lambda *of: teacher.held.wait(120) and learn(*of))
         assert main.run(run.config) == 0
         [step] = run.steps()
         assert step.group_ids == ["group-0"] and step.scores is not None
-        assert teacher.held.wait(60), "it had asked for the next group's scores"
 
 
 @pytest.mark.parametrize("answered", [0, 1])

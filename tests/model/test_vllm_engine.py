@@ -229,7 +229,7 @@ def test_recorded_answers_are_scored_again_beside_other_requests(engine, loop, p
 def test_a_recorded_prompt_has_the_tokens_that_were_generated(engine, loop, policies):
     """A worker that generated an answer shows its tokens later; another one tokenizes its text, often in other ways."""
     serve(engine, loop, policies.versions[0])
-    first = loop.run(engine.generate(request(0, max_tokens=12)))
+    first = loop.run(engine.generate(request(0, max_tokens=12, temperature=0.0)))
     shown = MessagePart(role="assistant", text=first.text)
     turns = [*request(0).turns, shown, MessagePart(role="user", image=screen(1))]
     later = events.action_request("r1", step=1, turns=turns, sampling=Sampling(max_tokens=8))

@@ -13,7 +13,6 @@ PRESSED, ALSO_PRESSED = "/home/user/pressed", "/home/user/also"
 WINDOW = f"""
 import subprocess, sys, tkinter
 root = tkinter.Tk(className="press")
-root.title("Press")
 root.geometry("{SIZE[0]}x{SIZE[1]}+0+0")
 count = tkinter.IntVar()
 tkinter.Label(root, textvariable=count).place(x=380, y=400)
@@ -23,9 +22,12 @@ def press(command):
 for (x, y), command in zip(({GO}, {ALSO}), sys.argv[1:]):
     tkinter.Button(root, text="Go", command=lambda command=command: press(command)).place(
         x=x - 100, y=y - 100, width=200, height=200)
+root.wait_visibility()
+root.update()
+root.title("Press")
 root.mainloop()
 """
-"""Two large buttons, each with a command, and a number that shows that one was pressed."""
+"""Two large buttons, each with a command, and a number that shows that one was pressed; titled once it is shown."""
 
 
 def step(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -94,11 +96,5 @@ def leased(desktops: Served, folder: Path, **env: Any) -> dict[str, Any]:
         "reset_timeout_s": 240.0,
         "check_start": False,
     }
-    return {
-        "backend": "osworld",
-        "slots": 2,
-        "request_timeout_s": 60.0,
-        "episode_timeout_s": 600.0,
-        "osworld": osworld,
-        **env,
-    }
+    limits = {"request_timeout_s": 60.0, "episode_timeout_s": 600.0}
+    return {"backend": "osworld", "slots": 2, **limits, "osworld": osworld, **env}

@@ -20,15 +20,12 @@ from tests import osworld_needs
 from tests.desktops.served_desktops import Served, served
 from tests.integration.env_harness import Harness, number_of, order, process, serving
 from tests.osworld import click_tasks
+from tests.processes import command_of
 from tests.waiting import until
 from topics.action_requests import ActionRequest
 from workers.env.backends.desktop import limits
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(900),
-    osworld_needs.EVALUATORS,
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900), osworld_needs.EVALUATORS]
 BOUND_S = 400.0
 SOLVED = (Click(*click_tasks.GO), Finished(""))
 PARTS = {"desktop": "bwrap", "X server": "Xvfb", "HTTP server": "workers.env.backends.desktop.guest"}
@@ -79,15 +76,15 @@ class Running:
 
     def left(self) -> list[str]:
         """Return what there is besides one desktop, and a worker with at most one sidecar that evaluates nothing."""
-        tops = [child for child in self.server.children() if child.status() != psutil.STATUS_ZOMBIE]
+        tops = [child for child in self.server.children() if command_of(child)]  # A zombie has none.
         folders = list(self.folder.glob(f"{limits.PREFIX}*"))
-        caches = [path for path in self.folder.glob("dart-evaluators-*/*") if path.is_dir() and "-" in path.name]
+        caches = [path for path in folders_in(self.folder) if path.parent.name.startswith("dart-evaluators-")]
         groups = [path.name for path in own_groups(self.server.pid)]
-        evaluating = [child for top in self.worker.children() for child in top.children(recursive=True)[2:]]
+        evaluating = [child for top in self.worker.children() for child in below(top)[2:]]
         found = {
             "processes": tops[1:],
             "folders": folders[1:],
-            "evaluators' files": [path for path in caches if path.name.startswith(tuple(click_tasks.TASKS))],
+            "evaluators' files": caches,
             "control groups": sorted(set(groups))[1:],
             "sockets": [path for path in sockets(self.folder) if not Path(path).exists()],
             "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if str(self.folder) in line],
@@ -103,7 +100,18 @@ def remains(folder: Path, pid: int) -> list[str]:
 
 def own_groups(pid: int) -> Iterator[Path]:
     """Yield the control groups that a process has made."""
-    yield from limits.ROOT.glob(f"**/{limits.PREFIX}{pid}-*")
+    yield from (path for path in folders_in(limits.ROOT) if path.name.startswith(f"{limits.PREFIX}{pid}-"))
+
+
+def folders_in(folder: Path) -> Iterator[Path]:
+    """Yield the folders below one, from which others are removed meanwhile, as Path.glob does not permit."""
+    yield from (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
+
+
+def below(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return []
 
 
 def sockets(folder: Path) -> list[str]:
@@ -154,7 +162,7 @@ def kill(top: psutil.Process, name: str) -> int:
     killed = 0
     for child in top.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            named = child.name() == name or f" {name} " in f"{' '.join(child.cmdline())} "
+            named = child.name() == name or f" {name} " in f"{command_of(child)} "
             # The sandbox's outermost process, and of a server's command line only the processes that serve.
             if named and (child.ppid() == top.pid if name == "bwrap" else child.name() != "bwrap"):
                 child.kill()
@@ -169,7 +177,7 @@ async def evaluation(worker: psutil.Process) -> psutil.Process:
     async def evaluates() -> bool:
         for top in worker.children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if " -I -B -c " in " ".join(top.cmdline()) and len(top.children(recursive=True)) > 2:
+                if " -I -B -c " in command_of(top) and len(top.children(recursive=True)) > 2:
                     found.append(top)
         return bool(found)
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests import osworld_needs
 from tests.desktops.served_desktops import served
-from tests.desktops.test_take_over_desktops import act, check_parts, ordered, policy_click, taking
+from tests.desktops.test_demonstrate_desktops import act
+from tests.desktops.test_take_over_desktops import check_parts, ordered, policy_click, taking
 from tests.integration.page_browser import browser_tab
 from tests.integration.test_take_over_page import give_back, press, rollout
 from tests.osworld import click_tasks

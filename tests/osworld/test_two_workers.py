@@ -17,11 +17,7 @@ from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes,
 from tests.waiting import until
 from topics import curated, trained
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(2400),
-    osworld_needs.EVALUATORS,
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(2400), osworld_needs.EVALUATORS]
 NAMES = ("press", "press-both", "press-other")
 
 

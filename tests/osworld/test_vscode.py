@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.skipif(not vscode_folder(), reason="needs VS Code's server: run `make osworld`"),
 ]
 FILE, SETTINGS = "/home/user/Desktop/note.txt", "/home/user/.config/Code/User/settings.json"
-SAVED_S = 60.0
 
 
 async def content(machine: Machine, path: str) -> str:
@@ -35,9 +34,9 @@ async def test_a_file_and_the_settings_are_changed_by_keys(tmp_path: Path):
         await machine.launch(["code", FILE])
         await wait_for_window(machine, "note.txt - Visual Studio Code")
         await Solution(edit).solve(machine)
-        await until(lambda: saved(machine, FILE, "apples and pears"), SAVED_S)
+        await until(lambda: saved(machine, FILE, "apples and pears"))
         await vscode_setting('{"editor.wordWrapColumn": 50}').solve(machine)
-        await until(lambda: saved(machine, SETTINGS, '{"editor.wordWrapColumn": 50}'), SAVED_S)
+        await until(lambda: saved(machine, SETTINGS, '{"editor.wordWrapColumn": 50}'))
 
 
 async def saved(machine: Machine, path: str, text: str) -> bool:

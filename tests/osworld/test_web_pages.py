@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, osworld_needs.EVALUATORS]
 SECURE, PLAIN = "https://www.shop.example/sale/red-shoes", "http://news.example/"
 UNKNOWN = "https://elsewhere.example/"
 BROWSER = ["google-chrome", "--remote-debugging-port=9222", "about:blank"]
-TAB_S = 60.0
+TAB_S = 120.0
 
 
 async def test_recorded_hosts_are_shown_and_no_others(tmp_path: Path):

@@ -95,8 +95,7 @@ async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
 
 
 @pytest.mark.parametrize(
-    ("place", "before", "after"),
-    [("report", "h1", ".headline"), ("trajectory?id={id}", ".problem", ".stage img")],
+    ("place", "before", "after"), [("report", "h1", ".headline"), ("trajectory?id={id}", ".problem", ".stage img")]
 )
 async def test_what_was_opened_before_its_run_was_read_is_opened_again(
     recorded: Path, monkeypatch, place: str, before: str, after: str
@@ -217,7 +216,7 @@ async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
         cell = await page.first_link(".cell")
         await page.click(".cell")
         await page.at(f"#/{cell}")
-        await page.until("document.querySelector('.stage img').naturalWidth === 160", "the screenshot")
+        await page.until("document.querySelector('.stage img')?.naturalWidth === 160", "the screenshot")
         assert f"#/{step}" in await page.js("[...document.querySelectorAll('.way a')].map((a) => a.hash)")
         for place in (group, step, "steps"):
             await page.js("history.back()")
@@ -246,7 +245,7 @@ async def test_a_token_that_stands_out_links_to_its_screen_and_version(recorded:
         assert "13 %" in lane
         assert "1.492" in lane, "the ratio, from its logarithm"
         assert "sampled by" in lane
-        await page.until("document.querySelector('.token-lane img').naturalWidth === 160", "the screen")
+        await page.until("document.querySelector('.token-lane img')?.naturalWidth === 160", "the screen")
         await page.shot("step-tokens")
         await page.click(".token-lane .cell")
         await page.until("!!document.querySelector('.token.marked')", "the token")
@@ -286,7 +285,7 @@ async def test_metrics_are_grouped_with_units_and_help(recorded: Path):
         await page.shot("steps-groups")
         assert "kl_of_old" not in await page.text("main"), "folded"
         await page.js("void (document.querySelector('.metric-group:last-child').open = true)")
-        await page.until("document.querySelector('.metric-group:last-child').innerText.includes('kl_of_old')")
+        await page.until("document.querySelector('.metric-group:last-child')?.innerText.includes('kl_of_old')")
         await page.go("steps?q=%5Ekl")
         assert await page.js(groups) == ["KL and clipping", "other"]
         await page.until("document.querySelectorAll('.metric-group[open]').length === 2", "both open")
@@ -349,7 +348,7 @@ async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(re
         assert last >= 1
         for key, index in (("End", last), ("Home", 0), ("j", 1), ("k", 0), ("k", 0), ("ArrowRight", 1)):
             await page.press(key)
-            await page.until(f"document.querySelector('.count').innerText === '{index} / {last}'", f"{key} to {index}")
+            await page.until(f"document.querySelector('.count')?.innerText === '{index} / {last}'", f"{key} to {index}")
         link = await page.js("location.hash")
         assert "step=1" in link
         await page.go("wall")
@@ -398,7 +397,7 @@ async def test_the_marker_is_at_the_emitted_coordinates(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("trajectories?outcome=success")
         await page.go(await page.first_link("td a"))
-        await page.until("document.querySelector('.stage img').naturalWidth === 160")
+        await page.until("document.querySelector('.stage img')?.naturalWidth === 160")
         text = await page.text(".action-text")
         x, y = (int(part) for part in text.partition("(")[2].partition(")")[0].split(","))
         box = await page.js(
@@ -421,7 +420,7 @@ async def test_what_an_agent_wrote_stays_text(recorded: Path):
         await page.go(f"log?topic=actions&q={'onerror'}")
         await page.until("document.querySelectorAll('.record').length > 0")
         await page.click(".record summary")
-        await page.until("document.querySelector('.raw').textContent.includes('onerror')")
+        await page.until("document.querySelector('.raw')?.textContent.includes('onerror')")
         await page.go("log?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&said=%3Cscript%3Ealert(1)%3C%2Fscript%3E")
         assert await page.count("main script, main img[src=x]") == 0
         assert "owned" not in await page.js("document.title")
@@ -500,7 +499,7 @@ async def test_metrics_are_chosen_from_a_list_smoothed_and_read_at_a_step(record
         assert all(part in link for part in ("smooth=5", "kl_reference", "loss"))
         x, y, width, height = await page.box(".u-over")
         await page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + width / 2, y=y + height / 2)
-        await page.until("/^optimizer step \\d+: [-\\d.]+ · /.test(document.querySelector('.chart .value').innerText)")
+        await page.until("/^optimizer step \\d+: [-\\d.]+ · /.test(document.querySelector('.chart .value')?.innerText)")
         await page.shot("steps-chosen")
 
 

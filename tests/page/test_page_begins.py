@@ -13,11 +13,13 @@ from cassandra.cluster import Cluster
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Bus, Config, parse
+from dart_streams.console.views.page import live_source
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.views import PageViews
 from dart_streams.console.views.page.wall import SlotGrid
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.store import sessions
 from tests.events import episode
 from topics import observations
 from topics.observations import Observation
@@ -87,7 +89,8 @@ def patient(config: Config) -> Config:
     return msgspec.structs.replace(config, bus=bus, store=store)
 
 
-async def test_a_topic_that_is_not_there_is_a_sentence_within_seconds(config: Config):
+async def test_a_topic_that_is_not_there_is_a_sentence_within_seconds(config: Config, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live_source, "REQUEST_TIMEOUT_S", 15.0)  # The broker answers within it.
     source = LiveSource(patient(config), None)
     async with asyncio.timeout(BOUND_S):
         with pytest.raises(ServiceUnavailable, match="no topic"):
@@ -107,7 +110,8 @@ async def test_without_broker_and_store_every_page_answers_within_seconds():
     await views.source.close()
 
 
-async def test_a_viewer_makes_no_keyspace_in_a_store_that_has_none_yet(services, config: Config):
+async def test_a_viewer_makes_no_keyspace_in_a_store_that_has_none_yet(services, config: Config, monkeypatch):
+    monkeypatch.setattr(sessions, "CONNECT_TIMEOUT_S", BOUND_S)
     absent = msgspec.structs.replace(config.store, keyspace=f"absent_{uuid.uuid4().hex[:8]}", wait_s=1.0)
     source = LiveSource(msgspec.structs.replace(config, store=absent), None)
     with pytest.raises(ServiceUnavailable, match="does not exist"):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import io
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from topics import observations, trajectories
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".venv/model/bin/python"
 EPISODES = 6
+START_S = 600.0
 TASKS = """
 [[pages]]
 environment = "miniwob"
@@ -61,13 +61,14 @@ file = "tasks.toml"
 [env]
 backend = "miniwob"
 slots = 2
+miniwob.call_timeout_s = 120.0
 [warmup]
 steps = 20
 width = 64
 """
 
 pytestmark = [
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not MODEL.is_file(), reason="no environment .venv/model (make setup)"),
 ]
 
@@ -96,11 +97,11 @@ def served(weights: Path) -> Iterator[str]:
     command = [MODEL, "-m", "dart_streams.recipes.gui_actor.serve", weights, "--port", str(port)]
     process = subprocess.Popen([str(part) for part in command], cwd=ROOT)
     try:
-        wait_until(lambda: is_listening(port), "the endpoint")
+        wait_until(lambda: is_listening(port), "the endpoint", START_S)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
-        os.kill(process.pid, signal.SIGINT)
-        process.wait(30)
+        process.send_signal(signal.SIGINT)
+        process.wait(START_S)
 
 
 def is_listening(port: int) -> bool:

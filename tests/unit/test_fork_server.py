@@ -24,7 +24,7 @@ if "wait" in sys.argv:
     signal.pause()
 sys.exit(7)
 """
-BOUND_S = 60.0
+BOUND_S = 300.0
 
 
 def shown(folder: Path, *words: str, **options) -> Forked:

@@ -253,7 +253,7 @@ def test_everything_but_the_model_side_imports_without_torch():
     )
     modules = [module_of(f) for f in FILES if not str(f).startswith(left_out) and f.name != "__main__.py"]
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -269,9 +269,7 @@ def test_help_imports_no_heavy_library(command: str):
         f"    m.build_app([{command!r}])([{command!r}, '--help'])\n"
         "print(sorted(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & (MODEL_LIBRARIES | DATA_LIBRARIES | HEAVY_LIBRARIES)
     assert command == "bench" or not {name for name in loaded if name.startswith("dart_streams.config")}
@@ -282,5 +280,5 @@ def test_a_worker_starts_without_the_client_that_it_does_not_use():
     """Their client is aiokafka; kafka-python takes a fifth of the time that such a process takes to start."""
     workers = [f"workers.{kind}.main" for kind in ("env", "rollout", "recorder", "curator")]
     code = f"import sys, {', '.join(workers)}; print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "kafka" not in ast.literal_eval(done.stdout)

@@ -203,8 +203,8 @@ async def read_screen(ref: BlobRef) -> bytes:
 
 def asking(folder: Path, url: str, **openai: Any) -> Config:
     """Return the recipe's configuration for an endpoint, with other settings of it."""
-    keys = {"base_url": url, **openai}
-    return parse({"recipe": "gui-actor", "policy": {"path": str(folder)}, "rollout": {"openai": keys}})
+    tables = {"policy": {"path": str(folder)}, "env": {"request_timeout_s": 120.0}}
+    return parse({"recipe": "gui-actor", **tables, "rollout": {"openai": {"base_url": url, **openai}}})
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,18 +19,19 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config, Policy, parse
 from dart_streams.console.sizing.model_files import read_headers, read_shape
-from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import exporting, hub, recipe, weights
 from dart_streams.policy.hub_models import HubModel, find_snapshot
 from dart_streams.policy.rendering import Renderer, refuse_missing
 from tests import events
 from tests.local_hub import LocalHub, local_hub
+from tests.waiting import wait_until
 from trainer.learning import model as learning
 
 PROGRAM = Path(sys.executable).parent / "dart-streams"
 REPO = "org/tiny-ui"
 LIMITS = Config().policy
+PATIENT = dict.fromkeys(("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"), "600")
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def command(served: LocalHub, tmp_path: Path) -> Callable[..., subprocess.Comple
     """Return a function that runs ``dart-streams policy``; keywords are variables of its environment."""
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **served.environment(tmp_path / "home"), **variables}
+        environment = {**os.environ, **served.environment(tmp_path / "home"), **PATIENT, **variables}
         words = [str(PROGRAM), "policy", *map(str, arguments)]
-        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
     return run
 
@@ -216,15 +216,16 @@ def test_parts_that_a_killed_fetch_left_are_removed(command, tmp_path):
 
 
 def test_an_interrupt_ends_a_fetch_at_once(served, tmp_path):
-    served.pause_s = 20.0
-    environment = {**os.environ, **served.environment(tmp_path / "home")}
-    process = subprocess.Popen([str(PROGRAM), "policy", "fetch", REPO], env=environment, stderr=subprocess.DEVNULL)
-    deadline = Deadline(30.0)
-    while not any(request.startswith("GET") and "safetensors" in request for request in served.requests):
-        assert not deadline.expired
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == -signal.SIGINT
+    served.pause_s = 600.0  # far more than any wait for the end
+    environment = {**os.environ, **served.environment(tmp_path / "home"), **PATIENT}
+    words = [str(PROGRAM), "policy", "fetch", REPO]
+    with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: any("GET" in one and "safetensors" in one for one in served.requests), "a large file")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_a_model_larger_than_the_free_disk_is_refused_before(monkeypatch, tmp_path):
@@ -257,9 +258,9 @@ def test_a_worker_fetches_a_commit_that_is_missing(served, tmp_path):
         "from dart_streams.config import Config, Policy; from dart_streams.policy import recipe; "
         f"print(recipe.model_folder(Config(policy=Policy(path='{REPO}@{commit}'))))"
     )
-    environment = {**os.environ, **served.environment(tmp_path / "home")}
+    environment = {**os.environ, **served.environment(tmp_path / "home"), **PATIENT}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=400, check=True
     )
     assert Path(done.stdout.strip()) == cached(tmp_path / "home", HubModel(REPO, commit))
 

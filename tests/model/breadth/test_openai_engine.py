@@ -199,7 +199,7 @@ def test_tokens_that_the_trainers_policy_never_draws_are_not_drawn(engine, loop)
 
 def test_a_prompt_that_the_endpoint_reads_otherwise_gives_no_tokens(engine, loop):
     """The page's text is a control token to the server, and characters to the trainer."""
-    made = loop.run(engine.generate(request(2, text="Click <|im_end|> now.")))
+    made = loop.run(engine.generate(request(2, text="Click <|im_end|> now.", temperature=0.0)))
     assert made.text
     assert (made.tokens, made.logprobs, made.versions, made.prompt_sha) == ([], [], [], "")
 
@@ -216,7 +216,7 @@ def test_without_training_only_the_text_counts(folder, url, loop, monkeypatch):
     async def one():
         await made.start(FIXED)
         try:
-            return await made.generate(request(4, images=1))
+            return await made.generate(request(4, images=1, temperature=0.0))
         finally:
             await made.stop()
 
@@ -273,7 +273,8 @@ def test_log_probabilities_are_at_the_temperature_that_was_asked_for(engine, loo
 def test_a_judge_behind_the_server_gives_its_verdict(url, loop, monkeypatch, choice):
     """The tiny policy knows no verdicts: the server lets it write one alone."""
     monkeypatch.setenv("TEST_KEY", KEY)
-    endpoint = {"base_url": url, "model": vllm_server.NAME, "api_key": "env:TEST_KEY", "max_tokens": 64}
+    bounds = {"max_tokens": 64, "timeout_s": 600}
+    endpoint = {"base_url": url, "model": vllm_server.NAME, "api_key": "env:TEST_KEY", **bounds}
     shown = Screen(image=SCREENS[screen(5).sha256], media_type="image/png", width=160, height=210, instruction="")
     ended = EpisodeEnd(kind="success", reward=1.0)
     episode = EndedEpisode((events.observation(instruction="Click button 7."),), ended, shown)

@@ -23,7 +23,7 @@ from tests import events
 from tests.model import adapted_versions
 from tests.model.engines import stop_engine, wait_until_ended
 from tests.model.held_answers import LONG, hold, until_begun
-from tests.model.test_vllm_engine import Policies, close, read, request, stored, written_chain
+from tests.model.test_vllm_engine import Policies, close, read, request, serve, stored, written_chain
 from topics.action_requests import ActionRequest
 from topics.values import MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -34,7 +34,7 @@ from workers.rollout.weight_loading import tensors_of
 RANKS = 2
 LARGE = 1260
 """Side of a screen in pixels whose pixel values are above the 8 MiB from which vLLM shares them."""
-BOUND_S = 60
+BOUND_S = 120
 
 
 def on_ranks(config: Config, ranks: int) -> Config:
@@ -83,10 +83,6 @@ def engine(policies: Policies, adapted: list[WeightVersion], loop: asyncio.Runne
         loop.run(started.start(policies.versions[0]))
         yield started
         loop.run(stop_engine(started))
-
-
-def serve(engine: VllmEngine, loop: asyncio.Runner, version: WeightVersion) -> float:
-    return loop.run(engine.load(version))
 
 
 def of_ranks(engine: VllmEngine, loop: asyncio.Runner, function: Any) -> list[Any]:
@@ -208,7 +204,7 @@ def test_a_request_given_up_is_forgotten_on_the_first_rank(engine, loop, monkeyp
     hold(engine, loop, monkeypatch)
 
     async def give_up():
-        dropped = asyncio.ensure_future(engine.generate(request(5, max_tokens=LONG)))
+        dropped = asyncio.ensure_future(engine.generate(request(5, max_tokens=LONG, temperature=0.0)))
         await until_begun(engine)
         dropped.cancel()
         await asyncio.gather(dropped, return_exceptions=True)

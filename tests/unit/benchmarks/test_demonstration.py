@@ -82,6 +82,6 @@ def test_the_summary_has_median_worst_and_invariants():
 
 def test_machine_cpu_time_grows_and_contains_this_process():
     machine, own = demonstration.busy_s(), demonstration.own_s()
-    while demonstration.own_s() < own + 0.2:
+    while (spent := demonstration.own_s() - own) < 0.2 or (spent < 60 and demonstration.busy_s() - machine <= 0.1):
         sum(range(100_000))
     assert demonstration.busy_s() - machine > 0.1

@@ -54,7 +54,7 @@ def test_cpu_time_of_a_child_that_has_ended_counts():
     root = psutil.Process()
     before = contestants.cpu_s(root)
     burn = "import time\nwhile time.process_time() < 0.4: pass"
-    subprocess.run([sys.executable, "-c", burn], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", burn], check=True)
     spent = contestants.cpu_difference(before, contestants.cpu_s(root))
     assert spent["chromium"] >= 0.35
 

@@ -30,7 +30,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[KafkaTCPTransp
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    return [record.getMessage().split(": ")[1] for record in caplog.records if record.levelno >= logging.ERROR]
+    return [record.getMessage().split(": ")[1] for record in caplog.records if record.name == LOGGER.name]
 
 
 def test_a_reader_that_wakes_after_a_close_says_nothing(connection, caplog):

@@ -11,6 +11,7 @@ import structlog
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.rule_results import RuleFailed
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from dart_streams.recipes.distillation import teacher, training
 from dart_streams.recipes.distillation.rules import Settings
@@ -73,10 +74,16 @@ async def test_the_teacher_scores_the_tokens_that_were_sampled():
 
 async def test_a_step_waits_for_a_teacher_that_is_away_and_says_so(monkeypatch):
     monkeypatch.setattr(teacher, "LOG_EVERY_S", 0.0)
-    failures = (says({}, 500), writes(b"<html>"), says({}, 503), Hang())
-    async with served(*failures, says(GOOD)) as endpoint:
+    timeouts: list[asyncio.Timeout] = []
+    monkeypatch.setattr(Deadline, "timeout", lambda _: timeouts.append(asyncio.timeout(60)) or timeouts[-1])
+
+    async def hangs(_) -> None:
+        timeouts[-1].reschedule(0.0)
+        await asyncio.Event().wait()
+
+    async with served(says({}, 500), writes(b"<html>"), says({}, 503), hangs, says(GOOD)) as endpoint:
         with structlog.testing.capture_logs() as logged:
-            assert await asking(endpoint.url, timeout_s=0.3).score_all() == [[-0.25, -3.0]]
+            assert await asking(endpoint.url).score_all() == [[-0.25, -3.0]]
     assert len(endpoint.bodies) == 5
     waits = [line for line in logged if line["event"] == "the teacher does not answer: the step waits"]
     assert ["answered 500" in line["reason"] for line in waits] == [True, False, False]
@@ -85,9 +92,11 @@ async def test_a_step_waits_for_a_teacher_that_is_away_and_says_so(monkeypatch):
 
 async def test_a_teacher_that_starts_late_is_waited_for():
     port = free_port()
-    asked = asyncio.ensure_future(asking(f"http://127.0.0.1:{port}/v1", timeout_s=0.2).score_all())
+    waiting = asking(f"http://127.0.0.1:{port}/v1", timeout_s=0.2)
+    asked = asyncio.ensure_future(waiting.score_all())
     await asyncio.sleep(0.3)
     assert not asked.done()
+    waiting.settings = msgspec.structs.replace(waiting.settings, timeout_s=60.0)
     async with served(says(GOOD), port=port), asyncio.timeout(60):
         assert await asked == [[-0.25, -3.0]]
 
@@ -102,11 +111,12 @@ async def test_a_stop_of_the_trainer_ends_the_wait():
         await silent.left.wait()
 
 
-async def test_only_a_key_has_steps_trained_on_without_the_teacher():
-    async with served(says({}, 500)) as endpoint:
+async def test_only_a_key_has_steps_trained_on_without_the_teacher(monkeypatch):
+    monkeypatch.setattr(teacher, "LOG_EVERY_S", 3600.0)
+    async with served(says({}, 500)) as endpoint, asyncio.timeout(60):
+        monkeypatch.setattr(Teacher, "waited_s", property(lambda _: 900.0 * len(endpoint.bodies)))
         with structlog.testing.capture_logs() as logged:
-            asked = asking(endpoint.url, required=False, patience_s=0.05).score_all()
-            assert await asyncio.wait_for(asked, 60) == [None]
+            assert await asking(endpoint.url, required=False, patience_s=3600.0).score_all() == [None]
     assert ["required = false" in line["event"] for line in logged if "waited_s" in line] == [False, True], "each once"
 
 
@@ -129,11 +139,12 @@ async def test_a_teacher_that_can_never_answer_ends_the_trainer(answer, error, r
 
 
 async def test_requests_are_bounded():
-    busiest = [0, 0]
+    busiest, together = [0, 0], asyncio.Barrier(3)
 
     async def answer(_):
         busiest[0] += 1
         busiest[1] = max(busiest)
+        await together.wait()
         await asyncio.sleep(0.02)
         busiest[0] -= 1
         return await says(GOOD)(_)

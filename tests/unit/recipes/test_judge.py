@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from dart_streams.actions import Click, format
+from dart_streams.config import Config
 from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
 from dart_streams.console.datasets.agreement import compare_verdicts
 from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
@@ -38,11 +39,8 @@ from workers.env.judging import bind_judge
 from workers.rollout import openai_endpoint
 
 KEY = "sk-secret-of-the-test"
-YES, NO, NONE = (
-    Verdict(success=True, judge="m"),
-    Verdict(success=False, judge="m"),
-    Verdict(success=None, reason="late"),
-)
+YES, NO = (Verdict(success=success, judge="m") for success in (True, False))
+NONE = Verdict(success=None, reason="late")
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +53,13 @@ def judged_by(url: str, **settings: Any) -> dict[str, Any]:
     """Return the tables of a run with a judge."""
     endpoint = {"base_url": url, "model": "m", "api_key": "env:TEST_JUDGE_KEY"}
     return {"recipe": ["judge"], "recipes": {"judge": {**endpoint, **settings}}}
+
+
+def simulated_by(url: str, **changes: Any) -> Config:
+    """Return a run with a judge whose simulated environment has these settings."""
+    config = simulated_config(**judged_by(url))
+    simulated = msgspec.structs.replace(config.env.simulated, **changes)
+    return msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, simulated=simulated))
 
 
 def clicks(x_offset: int = 0) -> PolicyFunction:
@@ -165,26 +170,14 @@ async def test_episodes_without_a_reward_or_of_the_oracle_are_not_judged():
     async with served(says(chat("Verdict: success"))) as endpoint:
         assert (await played(endpoint.url, "demonstration"))[-1].verdict is None
         assert (await played(endpoint.url, "eval"))[-1].verdict is not None
-        tables = judged_by(endpoint.url)
-        faulty = simulated_config(**tables)
-        faulty = msgspec.structs.replace(
-            faulty,
-            env=msgspec.structs.replace(
-                faulty.env, simulated=msgspec.structs.replace(faulty.env.simulated, fault_rate=1)
-            ),
-        )
-        [observations] = await play(faulty, clicks())
+        [observations] = await play(simulated_by(endpoint.url, fault_rate=1), clicks())
         assert observations[-1].end is not None and observations[-1].end.kind == "env_error"
         assert observations[-1].verdict is None
     assert len(endpoint.bodies) == 1
 
 
 async def test_without_a_last_screen_there_is_no_verdict():
-    tables = judged_by("http://127.0.0.1:9/v1")
-    config = simulated_config(**tables)
-    simulated = msgspec.structs.replace(config.env.simulated, last_screen=False)
-    config = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, simulated=simulated))
-    [observations] = await play(config, clicks())
+    [observations] = await play(simulated_by("http://127.0.0.1:9/v1", last_screen=False), clicks())
     verdict = observations[-1].verdict
     assert verdict is not None and verdict.success is None and "last_screen" in verdict.reason
     assert recipe_config("judge").env.miniwob.last_screen, "the recipe asks for one"
@@ -334,11 +327,8 @@ def bundle_of(path: Path, trajectories: list[Trajectory]) -> Path:
 def test_the_command_prints_the_table_of_a_bundle(tmp_path: Path):
     path = bundle_of(tmp_path / "run.dart", ten_rollouts())
     rows = invoke_json("data", "agreement", "--bundle", path)
-    assert [(row["task"], row["agreement"]) for row in rows] == [
-        ("all tasks", 0.6667),
-        ("pages/a#1", 0.0),
-        ("pages/a#0", 1.0),
-    ]
+    found = [(row["task"], row["agreement"]) for row in rows]
+    assert found == [("all tasks", 0.6667), ("pages/a#1", 0.0), ("pages/a#0", 1.0)]
     assert rows[1]["only_judge_examples"] == ["t6", "t7"]
     bare = bundle_of(tmp_path / "bare.dart", [events.trajectory()])
     with pytest.raises(UserError, match="none of the 1 rollouts has a verdict"):

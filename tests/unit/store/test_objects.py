@@ -6,8 +6,10 @@ import pytest
 
 from dart_streams.config import Config, parse
 from dart_streams.console.runs.resumption import changed_keys
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store.objects import BlobObjects, open_objects
+from tests.unit.clockwork import SetClock
 
 NAMES = [f"{number:02x}" * 32 for number in range(3)]
 
@@ -30,16 +32,17 @@ async def test_calls_do_not_block_the_event_loop(tmp_path: Path):
 
 
 def test_an_unreachable_store_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch):
-    objects, tries = BlobObjects("memory://screens", 0.2), []
+    objects, clock = BlobObjects("memory://screens", 0.2), SetClock()
+    monkeypatch.setattr("dart_streams.store.objects.Deadline", lambda seconds: Deadline(seconds, clock))
 
     def away(*_arguments: object, **_options: object) -> bytes:
-        tries.append(1)
+        clock.now_s += 0.15
         raise ConnectionError("away")
 
     monkeypatch.setattr(objects._storage.filesystem, "cat_file", away, raising=False)
     with pytest.raises(ServiceUnavailable, match=r"memory://screens can't be reached .* for 0\.2 s.*store\.objects"):
         objects.get(NAMES[0])
-    assert len(tries) > 1
+    assert clock.now_s == pytest.approx(100.3), "two tries"
 
 
 def test_without_a_place_there_is_no_object_store():

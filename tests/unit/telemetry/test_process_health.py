@@ -14,19 +14,12 @@ from hypothesis import strategies as st
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.telemetry.health_server import PORT, answering_probes, health_port
 from dart_streams.telemetry.process_health import START_BOUND_S, STARTING, ProcessHealth
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.unit.clockwork import SetClock
 
 
 def ask(port: int | None, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode().strip()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode().strip()
@@ -39,7 +32,7 @@ def test_a_starting_process_is_alive_and_not_ready():
 
 @given(bound_s=st.floats(1.0, 1000.0), silent_s=st.floats(0.0, 10_000.0))
 def test_a_started_loop_is_hung_beyond_its_bound_only(bound_s: float, silent_s: float):
-    clock = Clock()
+    clock = SetClock()
     health = ProcessHealth(bound_s, clock)
     health.note_turn()
     clock.now_s += silent_s
@@ -49,7 +42,7 @@ def test_a_started_loop_is_hung_beyond_its_bound_only(bound_s: float, silent_s: 
 
 
 def test_a_start_may_take_longer_than_a_turn_but_not_for_ever():
-    clock = Clock()
+    clock = SetClock()
     health = ProcessHealth(1.0, clock)
     clock.now_s += START_BOUND_S
     assert not health.find_hang()
@@ -66,7 +59,7 @@ def test_what_a_process_lacks_counts_from_turn_to_turn():
 
 
 def test_the_endpoints_answer_with_the_reason():
-    clock = Clock()
+    clock = SetClock()
     health = ProcessHealth(60.0, clock)
     with answering_probes(health, {PORT: "0"}) as port:
         assert ask(port, "/livez") == (200, "ok")
@@ -87,7 +80,7 @@ def test_connections_that_ask_nothing_take_no_threads_and_stop_no_probe(pod: dic
         for _ in range(100):
             opened.enter_context(socket.create_connection(("127.0.0.1", port), 60))
         assert ask(port, "/livez") == (200, "ok")
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         listening = [one.laddr.ip for one in psutil.Process().net_connections() if one.status == "LISTEN"]
         assert address in listening
 

@@ -265,7 +265,8 @@ def test_an_exporter_that_hangs_or_fails_drops_spans_and_counts_them(outcome):
 
 
 def test_beyond_a_rate_no_further_trajectory_is_sampled(tracing: Start, monkeypatch):
-    monkeypatch.setattr(spans.Tracing, "rate", spans.TraceRate(3.0))
+    rate = spans.TraceRate(3.0)
+    monkeypatch.setattr(spans.Tracing, "rate", SimpleNamespace(take=lambda _: rate.take(100.0)))
     written, flags = tracing(1.0), []
     for number in range(5):
         own = spans.trajectory_span(f"t{number}")

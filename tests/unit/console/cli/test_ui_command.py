@@ -14,6 +14,7 @@ from typing import IO
 import pytest
 
 from dart_streams.console.cli import page_address, ui
+from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from tests.command_line import invoke
 from tests.fork_server import PROGRAM, Forked
@@ -30,12 +31,12 @@ def failure(*arguments: str) -> UserError:
 @contextlib.contextmanager
 def served(*options: object, **streams: int) -> Iterator[Forked]:
     """Serve a page as a process, and end it by a signal."""
-    process = Forked([PROGRAM, "ui", *map(str, options), "--port", "0"], **streams)
+    process = Forked([PROGRAM, "ui", "--port", "0", *map(str, options)], **streams)
     try:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     assert process.returncode == 0
 
 
@@ -53,7 +54,7 @@ def refuse_stranger(address: str) -> urllib.request.Request:
     """Ask for the run without the token; return the request."""
     request = urllib.request.Request(f"{address}api/run")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=120)
     assert refused.value.code == 401
     return request
 
@@ -119,7 +120,7 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
         assert address["url"] == f"{address['address']}?token={address['token']}"
         request = refuse_stranger(address["address"])
         request.add_header("Authorization", f"Bearer {address['token']}")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             assert json.load(answer)["header"]["kind"] == "bundle"
 
 
@@ -141,8 +142,7 @@ def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypat
 def test_a_page_that_was_started_again_comes_back_where_it_was(tmp_path: Path):
     file, none = tmp_path / "ui.json", page_address.PageAddress(url="", address="", token="")
     assert page_address.read_address(None) == page_address.read_address(file) == none
-    with ui.open_listener("127.0.0.1", 0, none, any_free=False) as first:
-        port = first.getsockname()[1]
+    port = free_port()
     known = page_address.PageAddress(url="", address=f"http://127.0.0.1:{port}/", token="secret")
     page_address.announce(known, file, as_json=False)
     assert page_address.read_address(file) == known
@@ -174,7 +174,7 @@ def test_the_token_of_a_file_opens_the_page_and_is_not_printed(tmp_path: Path):
         assert token not in printed
         request = refuse_stranger(printed.rpartition("watch it at ")[2].strip())
         request.add_header("Authorization", f"Bearer {token}")
-        assert json.load(urllib.request.urlopen(request, timeout=30))
+        assert json.load(urllib.request.urlopen(request, timeout=120))
 
 
 def test_feedback_on_a_bundle_or_into_a_file_is_refused(tmp_path: Path):
@@ -191,13 +191,13 @@ def test_the_address_for_feedback_has_another_token_and_both_come_back(tmp_path:
     config.write_text('[bus]\nservers = "127.0.0.1:1"\n[feedback]\nenabled = true\n')
     command = ("--config", config, "--feedback", "--json", "--address-file", file)
     known = []
-    for _ in range(2):
-        with served(*command, stdout=subprocess.PIPE) as process:
+    for port in (free_port(), 0):
+        with served(*command, "--port", port, stdout=subprocess.PIPE) as process:
             known.append(json.loads(read_to(b"}", process.stdout)))
             rights = urllib.request.Request(f"{known[-1]['address']}api/rights")
             for name, right in (("token", False), ("feedback_token", True)):
                 rights.add_header("Authorization", f"Bearer {known[-1][name]}")
-                assert json.load(urllib.request.urlopen(rights, timeout=30))["feedback"] is right
+                assert json.load(urllib.request.urlopen(rights, timeout=120))["feedback"] is right
     assert known[0] == known[1], "a page that is started again keeps both"
     assert known[0]["feedback_url"].endswith(f"?token={known[0]['feedback_token']}")
     assert known[0]["feedback_token"] != known[0]["token"]

@@ -29,12 +29,12 @@ EIGHT = CHECKOUT / "deploy/config/ui-tars/eight-gpus.toml"
 COMMIT = 40 * "0"
 PROGRAM = """\
 #!/bin/sh
-# Notes its command and devices in DIR; a worker and the trainer go on until SIGTERM, a run until DIR/done is there.
+# Notes command and devices in DIR; workers and the trainer go on until SIGTERM, runs until DIR/done--before or done.
 echo "$$ ${CUDA_VISIBLE_DEVICES-unset} $*" >>"DIR/started"
 case "$1$FAILS" in
     trainyes) echo "error: no such model"; exit 2 ;;
     worker* | train*) exec sleep 1000 ;;
-    run*) while [ ! -e "DIR/done" ]; do sleep 0.1; done ;;
+    run*) while [ ! -e "DIR/done$4" ]; do sleep 0.1; done ;;
 esac
 """
 
@@ -121,8 +121,7 @@ def test_a_node_script_gives_each_process_its_devices_and_ends_all(file: Path, p
     script = run_script(plan, node_scripts(plan), "node-0.sh")
     began = {"--before": 1, "worker": 10, "train --": 1}
     wait_until(lambda: {word: count(folder, word) for word in began} == began, "the processes")
-    before = [command.split(" --config")[0] for _, _, command in started(folder)[:2]]
-    assert before == ["topics apply", "store apply"]
+    assert [command.split(" --config")[0] for _, _, command in started(folder)[:2]] == ["topics apply", "store apply"]
     assert count(folder, "curator") == 0, "it starts after the evaluation before training"
     found = {command.rpartition(" ")[2]: devices for _, devices, command in started(folder) if "worker" in command}
     assert {name: found[name] for name in found if name.startswith("rollout")} == {
@@ -130,9 +129,10 @@ def test_a_node_script_gives_each_process_its_devices_and_ends_all(file: Path, p
     }
     assert found["env-0"] == found["recorder-0"] == ""
     assert [devices for _, devices, command in started(folder) if command.startswith("train")] == ["4,5,6,7"]
+    (folder / "done--before").touch()
+    wait_until(lambda: count(folder, "curator") == 1, "the curator")
     (folder / "done").touch()
-    assert script.wait(60) == 0, script.stdout.read()
-    assert count(folder, "curator") == 1
+    assert script.wait(120) == 0, script.stdout.read()
     assert count(folder, "--attached") == 2
     assert all_ended(folder)
 
@@ -210,6 +210,7 @@ def test_jobs_start_after_the_topics_and_end_with_the_control_job(file: Path, pr
         found = {command.rpartition(" ")[2]: devices for _, devices, command in started(folder) if "worker" in command}
         assert {"env-0", "env-3", "rollout-0", "rollout-3", "recorder-0", "monitor-0"} <= found.keys()
         assert found["rollout-2"] == "0", "the GPU that Slurm gives to the task"
+        (folder / "done--before").touch()
         (folder / "done").touch()
         wait_until(lambda: all_ended(folder), "the end of all jobs")
     finally:

@@ -34,7 +34,8 @@ def test_versions_of_the_model_environment_are_read_without_starting_it():
     assert provenance_reader.versions_in(provenance_reader.package_folders(Path("/no/bin/x")), ["msgspec"]) == {}
 
 
-def test_a_revision_says_whether_there_are_uncommitted_changes(tmp_path: Path):
+def test_a_revision_says_whether_there_are_uncommitted_changes(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(provenance_reader, "GIT_TIMEOUT_S", 120.0)
     assert read_revision(tmp_path) == ""
     git(tmp_path, "init", "-q")
     (tmp_path / "file").write_text("one")

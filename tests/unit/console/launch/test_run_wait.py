@@ -40,14 +40,17 @@ def test_an_endpoint_without_an_answer_is_named_in_each_phase():
 
 async def test_an_endpoint_that_goes_and_comes_is_noted_each_time_once(monkeypatch):
     monkeypatch.setattr(run_wait, "WATCH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(run_wait, "CONNECT_S", 60.0)
     port, changes = free_port(), asyncio.Queue()
     watch = asyncio.create_task(watch_endpoint(f"http://127.0.0.1:{port}/v1", changes.put_nowait))
     try:
         assert await asyncio.wait_for(changes.get(), 60) == "Connection refused"
         async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port):
             assert await asyncio.wait_for(changes.get(), 60) == ""
-        assert await asyncio.wait_for(changes.get(), 60) == "Connection refused"
-        assert changes.empty()
+        # A connection that waits to be accepted when the port closes is reset, which may be noted in between.
+        if (after := await asyncio.wait_for(changes.get(), 60)) == "Connection reset by peer":
+            after = await asyncio.wait_for(changes.get(), 60)
+        assert after == "Connection refused" and changes.empty()
     finally:
         watch.cancel()
 

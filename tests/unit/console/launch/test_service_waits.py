@@ -56,10 +56,11 @@ def test_processes_that_wait_for_one_service_are_named_together() -> None:
 
 
 READS = """
-from dart_streams.store.objects import BlobObjects
+from dart_streams.store import objects
 from dart_streams.telemetry.setup import start_logs
 start_logs("env-0")
-BlobObjects("s3://pictures/run", 600.0).get("0" * 64)
+objects.TRY_S = 60.0
+objects.BlobObjects("s3://pictures/run", 600.0).get("0" * 64)
 """
 """A process whose screenshots are in an object store."""
 

@@ -76,7 +76,7 @@ def test_a_service_that_is_killed_while_it_starts_is_reported(tmp_path: Path):
     home = Home(tmp_path / "kafka")
     process = home.spawn([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
     with pytest.raises(ServiceUnavailable, match=r"ended while it started, probably for lack of memory.*kafka_heap_mb"):
-        local.wait_until_ready(KAFKA, home, process, 20)
+        local.wait_until_ready(KAFKA, home, process, 120)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_another_death_is_not_blamed_on_memory(tmp_path: Path):
     home = Home(tmp_path / "kafka")
     process = home.spawn([sys.executable, "-c", "raise SystemExit('no such property')"])
     with pytest.raises(ServiceUnavailable) as refused:
-        local.wait_until_ready(KAFKA, home, process, 20)
+        local.wait_until_ready(KAFKA, home, process, 120)
     assert "memory" not in str(refused.value)

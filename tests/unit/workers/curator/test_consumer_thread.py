@@ -75,7 +75,6 @@ async def thread_of(app: faust.App, client: Client, monkeypatch: pytest.MonkeyPa
 async def test_a_client_that_stops_with_an_error_ends_its_thread_in_order(app, monkeypatch, raised):
     uncaught: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", uncaught.append)
-    monkeypatch.setattr(ConsumerThread, "shutdown_timeout", 5.0)
     monkeypatch.setattr(transport, "COMMIT_TIMEOUT_S", 0.01)
     client = Client(raised)
     thread = await thread_of(app, client, monkeypatch)
@@ -93,7 +92,7 @@ async def test_an_unread_group_error_stops_no_coordination(app, monkeypatch):
     thread = await thread_of(app, client, monkeypatch)
     with structlog.testing.capture_logs() as logs:
         client._coordinator.errors = [KafkaError(repr(UnknownError()))]
-        assert await asyncio.to_thread(client._coordinator.anew.wait, 30)
+        assert await asyncio.to_thread(client._coordinator.anew.wait, 120)
         await thread.stop()
     assert [(line["event"], line["reason"]) for line in logs] == [
         ("the consumer group answered with an error: joining it again", "KafkaError: UnknownError()")

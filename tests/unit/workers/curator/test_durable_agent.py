@@ -244,7 +244,7 @@ async def returns() -> None:
 async def test_what_runs_beside_the_agents_ends_the_application_when_it_ends(app):
     app.watch("audit", returns())
     with pytest.raises(UnexpectedExit, match="exited: audit"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await app.run_until_failure()
 
 

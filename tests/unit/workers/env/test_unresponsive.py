@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from dart_streams.deadline import Deadline
 from tests.unit.workers.env.backends.miniwob.test_begin_frames import STARVED, WAITING, Answer, ScriptedBrowser
+from tests.waiting import wait_until
 from workers.env.backends.miniwob import watchdogs
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.process_load import ProcessLoad, load_alone, rests
@@ -92,19 +91,12 @@ async def test_a_browser_that_computes_or_gets_no_processor_is_waited_for(starve
         assert not devtools.closed
 
 
-def until_runnable(pid: int) -> None:
-    deadline = Deadline(BOUND_S)
-    while not load_alone(pid).runnable:  # it may wait for a page of its memory, or for the interpreter's lock
-        assert not deadline.expired
-        time.sleep(0.01)
-
-
 def test_a_stopped_process_rests_and_one_that_computes_does_not():
     command = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline()
-            until_runnable(process.pid)
+            wait_until(lambda: load_alone(process.pid).runnable)  # It may wait for a page of its memory, or a lock.
             os.kill(process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
             before = load_alone(process.pid)
@@ -120,6 +112,6 @@ def test_a_process_whose_other_thread_can_run_does_not_rest():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline()
-            until_runnable(process.pid)
+            wait_until(lambda: load_alone(process.pid).runnable)  # It may wait for a page of its memory, or a lock.
         finally:
             process.kill()

@@ -91,7 +91,7 @@ async def test_a_question_is_answered_by_the_text_of_finished(answer, kind, sent
     phone = Phone()
     async with served(phone) as urls:
         asked, log = task(4, "SayTheNumber"), ObservationLog()
-        config = parse({"env": {"backend": "simulated", "episode_timeout_s": 30.0}})
+        config = parse({"env": {"backend": "simulated", "episode_timeout_s": 300.0}})
         runner = runner_of(config, made(*urls), log, PolicyFunction(lambda _: f"Action: {answer}", TRAINER))
         await runner.run(events.rollout_order(task_id=asked.task_id, purpose="train"), asked, lambda _: None)
     (shown,) = log.observations.values()

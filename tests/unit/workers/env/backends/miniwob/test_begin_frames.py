@@ -69,13 +69,8 @@ def begin_frames(browser: ScriptedBrowser, load: Callable[[], ProcessLoad] = lam
 @pytest.fixture
 def soon(monkeypatch):
     """Shorten how long a frame is waited for until the processes are looked at; what is to come has time enough."""
-    for name, seconds in {
-        "FRAME_S": 0.05,
-        "POLL_INTERVAL_S": 0.05,
-        "IMAGE_S": 60.0,
-        "CRASH_S": 60.0,
-        "STARVED_S": 60.0,
-    }.items():
+    bounds = {"FRAME_S": 0.05, "POLL_INTERVAL_S": 0.05, "IMAGE_S": 60.0, "CRASH_S": 60.0, "STARVED_S": 60.0}
+    for name, seconds in bounds.items():
         monkeypatch.setattr(capture, name, seconds)
 
 
@@ -96,7 +91,7 @@ async def test_an_input_event_that_frames_outrun_is_waited_for():
     assert browser.frames == 15
 
 
-async def test_a_frame_without_an_image_is_drawn_again():
+async def test_a_frame_without_an_image_is_drawn_again(soon):
     browser = ScriptedBrowser(lambda browser, call: {"screenshotData": IMAGE} if browser.frames == 4 else {})
     assert await begin_frames(browser).draw("s") == b"png"
     assert browser.frames == 4
@@ -164,19 +159,15 @@ async def test_a_frame_that_never_ends_costs_its_page_only(soon):
 
 
 async def test_a_frame_of_a_starved_browser_is_awaited(soon):
-    looks = []
+    looks, loop = itertools.count(1), asyncio.get_running_loop()
 
     def load() -> ProcessLoad:
-        looks.append(STARVED)
+        if next(looks) == 3:
+            loop.call_soon_threadsafe(browser.reply, browser.calls[0], {"screenshotData": IMAGE})
         return STARVED
 
-    def answer(browser: ScriptedBrowser, call: dict[str, Any]) -> Answer:
-        asyncio.get_running_loop().call_later(0.5, browser.reply, call, {"screenshotData": IMAGE})
-        return None
-
-    browser = ScriptedBrowser(answer)
+    browser = ScriptedBrowser(lambda browser, call: None)
     assert await begin_frames(browser, load).draw("s") == b"png"
-    assert len(looks) > 2
     assert browser.called("Page.crash") == 0
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.clockwork import by_clockwork
 from tests.unit.workers.env.backends.miniwob.test_begin_frames import ScriptedBrowser
 from workers.env.backends.miniwob import devtools
 from workers.env.backends.miniwob.devtools import INPUTS, LEFT, NAVIGATED, QUESTIONS, DevTools, Navigated, Rejected
@@ -65,6 +66,7 @@ async def test_an_answer_that_comes_after_the_navigation_counts():
     assert await leaving(1, answer_late).call("Page.captureScreenshot", "page") == {"answered": 0}
 
 
+@by_clockwork
 async def test_a_page_that_leaves_again_and_again_is_a_fault_that_says_so():
     with pytest.raises(EnvironmentFault, match=r"no answer within 0.2 s: the page left its document \(\d+ times\)"):
         await leaving(1000, reject(LEFT[0])).call("Runtime.evaluate", "page", 0.2)

@@ -28,11 +28,7 @@ class LocalMachine:
             return self.ended(self.output, self.returncode)
         environment = {"HOME": str(self.home), "PATH": f"{self.home}/bin:{os.defpath}"}
         process = await asyncio.create_subprocess_shell(
-            command,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment,
-            cwd=self.home,
+            command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=environment, cwd=self.home
         )
         output, _ = await process.communicate()
         return self.ended(output.decode(), process.returncode)

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
 from tests.answering import answering
+from tests.waiting import until
 from workers.env.backends.osworld import browser_devtools, browser_setup
 from workers.env.backends.osworld.machine import MachineEndpoint
 
@@ -132,11 +134,14 @@ async def test_events_of_other_documents_do_not_end_a_navigation(served):
 
 
 async def test_a_page_that_never_loads_is_left_as_it_is(served, monkeypatch):
-    browser, endpoint = served
+    (browser, endpoint), loop = served, asyncio.get_running_loop()
     browser.hangs = True
-    monkeypatch.setattr(browser_devtools, "PAGE_S", 0.1)
-    await browser_setup.open_tabs(endpoint, [URL, URL])
-    assert browser.asked.count(URL) == 2
+    opening = asyncio.create_task(browser_setup.open_tabs(endpoint, [URL, URL]))
+    await until(AsyncMock(side_effect=lambda: browser.asked.count(URL) == 2))
+    assert not opening.done()
+    monkeypatch.setattr(loop, "time", lambda time=loop.time: time() + browser_devtools.PAGE_S)
+    await opening
+    assert browser.asked[-1] == "Page.bringToFront"
 
 
 async def test_a_tab_whose_connection_closes_is_left_as_it_is(served):
