@@ -12,7 +12,7 @@ from dart_streams.console.views.play.player import PersonClient
 from dart_streams.errors import UserError
 
 MESSAGE_BYTES = 16_384
-PING_S = 5.0
+PING_S = 30.0
 """A tab that answers no ping for half of this is gone."""
 
 
