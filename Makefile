@@ -140,7 +140,7 @@ test-cluster: setup ## Run a circle on three brokers and three Cassandra nodes, 
 
 test-compose: setup ## Run a short circle with faults in containers (as root).
 	@tests/compose/setup.sh .dart/compose-test
-	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose --ignore=tests/compose/test_desktop.py
+	@$(STREAMS)/python -m pytest -q --timeout 7200 tests/compose --ignore=tests/compose/test_desktop.py
 
 test-desktop-image: setup ## Build the image for desktops, and play tasks of an application and of LibreOffice in it (as root).
 	@tests/compose/setup.sh .dart/compose-test images

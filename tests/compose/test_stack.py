@@ -286,7 +286,7 @@ def test_verbs_of_the_service_cli_read_the_stack(stack: Stack):
 
 
 def test_sigterm_drains_every_worker(stack: Stack):
-    stack.compose("stop", "env", "rollout", "recorder", "curator", "monitor", "trainer")
+    stack.compose("stop", "--timeout", "300", "env", "rollout", "recorder", "curator", "monitor", "trainer")
     for service in ("env", "rollout", "recorder", "curator", "monitor", "trainer"):
         codes = {container["State"]["ExitCode"] for container in stack.containers(service)}
         assert codes == {0}, service

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from tests.waiting import until
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.providers import LeaseGrant
 
@@ -64,8 +65,10 @@ class Served:
 
 
 async def wait_for_window(machine: Machine, title: str) -> None:
-    command = f"until wmctrl -l | grep -qF '{title}'; do sleep 0.1; done"
-    assert (await machine.execute(command, shell=True))["returncode"] == 0
+    async def is_shown() -> bool:
+        return (await machine.execute(f"wmctrl -l | grep -qF '{title}'", shell=True))["returncode"] == 0
+
+    await until(is_shown, 400.0)
 
 
 @contextlib.asynccontextmanager

@@ -49,7 +49,7 @@ def task(family: str, seed: int = 0) -> Task:
     return Task(environment="desktop", page=family, seed=seed, max_steps=10, split="train")
 
 
-def config(call_timeout_s: float = 60.0) -> Config:
+def config(call_timeout_s: float = 300.0) -> Config:
     """A configuration with two slots, whose calls may take long: tests run on machines that do other things."""
     return Config(env=Env(backend="desktop", slots=2, desktop=Desktop(call_timeout_s=call_timeout_s)))
 

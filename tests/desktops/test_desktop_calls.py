@@ -32,7 +32,8 @@ def task(family: str, seed: int = 0) -> Task:
 
 
 def config() -> Config:
-    return parse({"env": {"backend": "desktop", "slots": 2, "desktop": {"calls": True}}, "policy": {"max_tokens": 400}})
+    desktop = {"calls": True, "call_timeout_s": 300.0}
+    return parse({"env": {"backend": "desktop", "slots": 2, "desktop": desktop}, "policy": {"max_tokens": 400}})
 
 
 class Player:

@@ -42,6 +42,7 @@ socketserver.TCPServer.allow_reuse_address = True
 socketserver.ThreadingTCPServer(("", 8080), Handler).serve_forever()'"""
 ECHO = LISTENER.format(handle="while data := self.request.recv(65536): self.request.sendall(data)")
 FILM_S = 3
+FRAGMENTS = "$(grep -ao moof /tmp/osworld_recording.mp4 | wc -l)"
 STRANGER = 65534
 
 
@@ -215,6 +216,7 @@ async def test_a_recording_plays_and_shows_the_screen(machine, tmp_path):
     with pytest.raises(StatusFault, match="already in progress"):
         await machine.send("POST", "/start_recording", limit_s=60.0)
     await machine.execute(["python", "-c", f"import pyautogui, time; pyautogui.moveTo(50, 60); time.sleep({FILM_S})"])
+    await machine.execute(f"until [ {FRAGMENTS} -gt 1 ]; do sleep 0.2; done", shell=True)
     film = tmp_path / "film.mp4"
     film.write_bytes(await machine.send("POST", "/end_recording", limit_s=60.0))
     show = ["ffmpeg", "-v", "error", "-i", str(film), "-f", "framecrc", "-"]
@@ -228,8 +230,7 @@ async def test_a_recording_plays_and_shows_the_screen(machine, tmp_path):
 @needs_ffmpeg
 async def test_a_recording_of_a_killed_program_plays_or_is_an_error(machine, tmp_path):
     await machine.send("POST", "/start_recording", limit_s=60.0)
-    parts = "$(grep -ao moof /tmp/osworld_recording.mp4 | wc -l)"
-    await machine.execute(f"until [ {parts} -gt 1 ]; do sleep 0.2; done; pkill -KILL ffmpeg", shell=True)
+    await machine.execute(f"until [ {FRAGMENTS} -gt 1 ]; do sleep 0.2; done; pkill -KILL ffmpeg", shell=True)
     film = tmp_path / "film.mp4"
     film.write_bytes(await machine.send("POST", "/end_recording", limit_s=60.0))
     show = ["ffmpeg", "-v", "error", "-i", str(film), "-frames:v", "1", "-f", "null", "-"]

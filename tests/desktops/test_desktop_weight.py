@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.desktops.test_desktop import config, run, task
+from tests.waiting import wait_until
 from workers.env.backends.desktop import call_priority
 from workers.env.backends.desktop.backend import DesktopBackend
 
 PINNED = f"import os, time; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n"
 CALL_CPU_S = 1.5
 CALL = f"{PINNED}print(time.monotonic())\nwhile time.process_time() < {CALL_CPU_S}: pass\nprint(time.monotonic())"
-BUSY = f"{PINNED}while True: [time.process_time() for _ in range(9999)], print(time.monotonic(), time.process_time())"
-"""Says at which times it has taken how much of the processor."""
+SAYS = "print(f'{time.monotonic()} {time.process_time()}')"
+BUSY = f"{PINNED}while True: [time.process_time() for _ in range(9999)], {SAYS}"
+"""Says at which times it has taken how much of the processor, a line in one write."""
 
 
 async def test_a_call_has_its_part_of_a_processor_beside_a_busy_process(monkeypatch, tmp_path: Path):
@@ -32,7 +34,8 @@ async def test_a_call_has_its_part_of_a_processor_beside_a_busy_process(monkeypa
             loop = [sys.executable, "-u", "-c", BUSY]
             busy = await asyncio.create_subprocess_exec(*loop, stdout=said, start_new_session=True)
         try:
-            begun, ended = map(float, (await run(desktop, f"python3 -c {shlex.quote(CALL)}", 60.0)).split())
+            await asyncio.to_thread(wait_until, lambda: (tmp_path / "busy").stat().st_size)
+            begun, ended = map(float, (await run(desktop, f"python3 -c {shlex.quote(CALL)}", 400.0)).split())
         finally:
             busy.kill()
             await busy.wait()

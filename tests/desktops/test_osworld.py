@@ -56,7 +56,7 @@ def backend(settings: Osworld) -> OsworldBackend:
 
 
 def leasing(desktops: Served, **settings: Any) -> OsworldBackend:
-    settings = {"call_timeout_s": 60.0, "lease_s": LEASE_S, **settings}
+    settings = {"call_timeout_s": 60.0, "reset_timeout_s": 400.0, "lease_s": LEASE_S, **settings}
     return backend(Osworld(lease_url=desktops.leases, lease_token=f"file:{desktops.token_file}", **settings))
 
 

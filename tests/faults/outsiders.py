@@ -33,7 +33,7 @@ MORE_S = 15.0
 
 async def take(bus: Bus, topic: Topic, group: str, count: int) -> int:
     """Join a group, take at least ``count`` records, commit them, and leave; return the number taken."""
-    member = create_consumer(bus, topic, group=group, client_id="stranger")
+    member = create_consumer(bus, topic, group=group, client_id="stranger", session_timeout_ms=60_000)
     await start_within(member, bus)
     taken, deadline = 0, Deadline(TAKE_S)
     try:

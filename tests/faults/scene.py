@@ -208,10 +208,7 @@ async def join_and_leave(bus: Bus, times: int) -> None:
 def rebalance_storm(times: int) -> Fault:
     """Have strangers join each consumer group and leave it, one after the other."""
     return Fault(
-        "rebalance storm",
-        lambda circle, _: asyncio.run(join_and_leave(circle.config.bus, times)),
-        nothing,
-        0.0,
+        "rebalance storm", lambda circle, _: asyncio.run(join_and_leave(circle.config.bus, times)), nothing, 0.0
     )
 
 

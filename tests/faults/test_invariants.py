@@ -101,10 +101,7 @@ def again(events: Events, kind: type, number: int = 0, **changes: Any) -> Events
 def counts_the_second_finish(events: Events) -> Events:
     group = first(events, CuratedGroup)
     later = replace(group, members=[replace(group.members[0], trajectory_id="later")])
-    return [
-        *(later if event is group else event for event in events),
-        *episode(first(events, RolloutOrder), "later"),
-    ]
+    return [*(later if event is group else event for event in events), *episode(first(events, RolloutOrder), "later")]
 
 
 DOCTORED: dict[str, tuple[str, Callable[[Events], Events]]] = {

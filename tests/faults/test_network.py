@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import interfaces
-from tests.faults.network import BROKER, DATABASE, WAYS, Network, network, number_of_its_own, possible
+from tests.faults.network import BROKER, DATABASE, WAYS, Network, network, number_of_its_own, possible, remove_leftovers
 
 pytestmark = [
     pytest.mark.skipif(bool(possible()), reason=possible() or "possible"),
@@ -52,6 +52,7 @@ def test_networks_of_a_killed_process_are_in_nobodys_way(net: Network, ports, mo
         left = Network(f"dart-left-{os.getpid()}", number)
         left.host_end = f"dart1h{number}"
         with interfaces.changing():
+            remove_leftovers(number)
             left.make()
     try:
         with network("dart-test-next") as made:

@@ -78,8 +78,9 @@ class Tab:
         await self.call("Emulation.setEmulatedMedia", features=[feature])
 
     async def open(self, url: str) -> None:
-        await self.devtools.navigate(self.session, url)
-        await self.until("!location.search.includes('token=')", "the page behind the one that takes the token")
+        async with interfaces.unchanged():
+            await self.devtools.navigate(self.session, url)
+            await self.until("!location.search.includes('token=')", "the page behind the one that takes the token")
 
     async def js(self, expression: str) -> Any:
         """Return the value of an expression, its promise's if it is one."""

@@ -38,17 +38,17 @@ REFUSED = {f"miniwob/{name}#0" for name in (*FAILING, *FAULTY)} | {"miniwob/long
 TRAINED = 2
 """Groups of proposed tasks that the run trains on at least."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 
 def browser_config(services, tmp_path: Path) -> Config:
     """Return a circle that plays pages in a browser, answered at random, without demonstrations of its own."""
-    base = circle_config(services, tmp_path, episodes=0, demonstrate=False, minutes=12.0)
+    base = circle_config(services, tmp_path, episodes=0, demonstrate=False, minutes=20.0)
     replace = msgspec.structs.replace
     return replace(
         base,
         tasks=replace(base.tasks, proposals=True),
-        env=replace(base.env, backend="miniwob", slots=4, miniwob=replace(base.env.miniwob, call_timeout_s=10.0)),
+        env=replace(base.env, backend="miniwob", slots=4, miniwob=replace(base.env.miniwob, call_timeout_s=30.0)),
         rollout=replace(base.rollout, scripted=replace(base.rollout.scripted, behaviour="random")),
         curation=replace(base.curation, budget=replace(base.curation.budget, base=4)),
         trainer=replace(base.trainer, groups_per_step=1),

@@ -32,7 +32,8 @@ async def read_one(config: Any, count: int) -> int:
     async with Publisher(config.bus, "test") as publisher:
         for number in range(count):
             await publisher.publish(observations.TOPIC, events.observation(number), record_id=f"o{number}")
-    reader = clients.create_consumer(config.bus, observations.TOPIC, group="recorder", client_id="test")
+    member = {"group": "recorder", "session_timeout_ms": 60_000}
+    reader = clients.create_consumer(config.bus, observations.TOPIC, client_id="test", **member)
     await clients.start_within(reader, config.bus)
     try:
         record = await reader.getone()

@@ -12,7 +12,7 @@ from dart_streams.config import parse
 from topics import BY_NAME, trajectories
 
 ROOT = Path(__file__).parents[2]
-IDLE_MS = 10_000
+IDLE_MS = 30_000
 """The first record has to come within it too, on a machine that does other things at the same time."""
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import pytest_asyncio
@@ -20,6 +21,7 @@ from tests.integration.miniwob_backend import (
     browser,
     largest_difference,
     patient,  # noqa: F401 - a fixture
+    pixels,
     play_anything,
     play_oracle,
     task,
@@ -191,10 +193,10 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
                 screens = [await page.step(action, f"oracle-{steps}") for page in (used, fresh)]
                 assert screens[0].done == screens[1].done
                 # Two new documents differ by 1 where a button was hovered, and more at lines that are painted in parts.
-                most = TOLERANCE.get(name, (0, 1))[1]
-                assert largest_difference(*screens) <= most, (
-                    f"seed {seed}, {steps}: {action}, {where_different(*screens)}"
-                )
+                unequal = np.abs(np.subtract(*(pixels(screen).astype(int) for screen in screens)))
+                count, most = TOLERANCE.get(name, (0, 1))
+                within = unequal.max() <= most and (unequal.max(axis=2) > 1).sum() <= count
+                assert within, f"seed {seed}, {steps}: {action}, {where_different(*screens)}"
             assert await used.evaluate() == await fresh.evaluate() == 1
         await fresh.close()
 
@@ -432,6 +434,7 @@ async def test_a_page_that_never_responds_costs_no_episode(monkeypatch, part, nu
         monkeypatch.setattr(pooled_browser, "OPEN_S", 5.0)
         other = task("click-button", 0)
         async with playing(backend, other) as page:
+            monkeypatch.setattr(pooled_browser, "OPEN_S", 120.0)
             assert hit
             assert await play_oracle(page, other) == 1
             assert page.browser.browser.alive

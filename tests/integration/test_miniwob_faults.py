@@ -17,6 +17,7 @@ from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.transitions import next_attempt
 from workers.env.backends.miniwob import browser
+from workers.env.backends.miniwob import capture as capturing
 from workers.env.backends.miniwob.oracle import NEXT
 
 SLOTS = 8
@@ -154,6 +155,7 @@ async def test_faults_cost_the_episodes_that_they_hit_and_no_order(services, tmp
         monkeypatch.setitem(NEXT, page, script)
     # Beside other work a browser of low priority may take longer for a frame than a fault does.
     monkeypatch.setattr(browser, "lower_priority", lambda pid: None)
+    monkeypatch.setattr(capturing, "CRASH_S", 60.0)
     (tmp_path / "tasks.toml").write_text(TASKS)
     own = {"isolation": "problem", "last_screen": False, "call_timeout_s": CALL_TIMEOUT_S, "capture": capture}
     config = services.config(

@@ -38,6 +38,7 @@ FIRST = weight_version(0)
 def quick(monkeypatch):
     """Workers beat often, learn soon that others come or go, and try weights again soon."""
     monkeypatch.setattr(clients, "HEARTBEAT_INTERVAL_MS", 200)
+    monkeypatch.setattr(clients, "SESSION_TIMEOUT_MS", 60_000)
     monkeypatch.setattr(Rollout, "heartbeat_s", 0.1)
     monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.2)
 
@@ -366,7 +367,7 @@ class Watched(ScriptedEngine):
 
 
 async def test_a_stopped_worker_answers_what_it_has_taken(services):
-    config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 500.0}})
+    config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 500.0}}, run={"drain_s": 60.0})
     engine = Watched(config, 8)
     async with connected(config, actions.TOPIC, FIRST) as (publisher, replies):
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):

@@ -136,10 +136,10 @@ def test_a_removed_run_leaves_nothing_and_another_keeps_all(runs, session, tmp_p
     reader = create_consumer(bus, "reader", group_id=f"{bus.prefix}reader")
     reader.subscribe([f"{bus.prefix}observations"])
     wait_until(lambda: reader.poll(timeout_ms=500) or reader.assignment(), "a member of the group")
-    reader.close()
     others = topics_of(second)
     found = {row["kind"]: row["count"] for row in invoke_json(*arguments)}
     assert found == {"topics": len(topics_of(first)), "consumer groups": 1, "rows": 2, "screenshots": 1, "folder": 1}
+    reader.close()
     done = invoke(*arguments, "--yes")
     assert done.exit_code == 0, done.output
     assert topics_of(second) == others

@@ -22,7 +22,7 @@ Owned = dict[str, list[int]]
 
 async def joined(bus: Bus, members: contextlib.AsyncExitStack, name: str, **settings) -> AIOKafkaConsumer:
     """Return a new member of the group, which learns soon that others come or go."""
-    settings |= {"client_id": name, "heartbeat_interval_ms": 200}
+    settings |= {"client_id": name, "heartbeat_interval_ms": 200, "session_timeout_ms": 60_000}
     member = create_consumer(bus, action_requests.TOPIC, group="rollout", **settings)
     members.push_async_callback(member.stop)
     await start_within(member, bus)

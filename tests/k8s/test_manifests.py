@@ -61,10 +61,7 @@ def test_kubernetes_takes_every_resource_and_knows_every_field(folder: str, rele
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_each_component_can_be_had_alone(component: str, tmp_path: Path):
-    alone = {
-        "resources": [up(tmp_path, K8S / "base")],
-        "components": [up(tmp_path, K8S / "components" / component)],
-    }
+    alone = {"resources": [up(tmp_path, K8S / "base")], "components": [up(tmp_path, K8S / "components" / component)]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(alone))
     assert checked(rendered(tmp_path), RELEASES[-1], tmp_path) == []
 

@@ -129,13 +129,14 @@ def test_a_killed_database_starts_again_though_its_storage_port_is_taken(config:
 
 def test_a_broker_that_hangs_is_ended(config: Config, monkeypatch: pytest.MonkeyPatch):
     first = bring_kafka_up(config)
+    process = psutil.Process(first.pid)
     stop(first.pid)
     monkeypatch.setattr(local, "ANSWER_S", 3.0)
     impatient = Kafka(config.bus, config.services)
     said: list[str] = []
     assert local.find_running(impatient, kafka_home(config), 0.0, said.append) is None
     assert f"Kafka: pid {first.pid} does not answer, ending it" in said
-    assert not psutil.pid_exists(first.pid)
+    await_death(process)
 
 
 def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config, file: Path):

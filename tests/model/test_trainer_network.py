@@ -20,7 +20,7 @@ from tests.model.forkserver import POLLING, fork_own_ranks, spawning
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, until
 from trainer import main, nodes
 
-pytestmark = [pytest.mark.skipif(bool(possible()), reason=possible() or "possible"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.skipif(bool(possible()), reason=possible() or "possible"), pytest.mark.timeout(5400)]
 STEPS = 8
 CLONE_NEWNET = 0x40000000
 
@@ -83,7 +83,8 @@ def test_killed_ranks_and_nodes_of_two_lose_and_repeat_no_group(new_run: Callabl
             nodes[number] = pairs[number].enter_context(node(nets[number], ours.config, outputs[number]))
 
         def trained(count: int) -> None:
-            until(lambda: len(ours.steps()) >= count or not all(map(BaseProcess.is_alive, nodes)), f"step {count}")
+            living = functools.partial(map, BaseProcess.is_alive, nodes)
+            until(lambda: len(ours.steps()) >= count or not all(living()), f"step {count}", bound_s=900)
             assert len(ours.steps()) >= count, [output.read_text()[-3000:] for output in outputs]
 
         disturbances = [

@@ -39,11 +39,7 @@ def run(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -
 def remembering(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     """The same with imitation beside each batch and in phases, half of each step's trajectories replayed, the scores of
     a teacher that is away when steps are repeated, and with the versions of all steps."""
-    trainer = {
-        "keep_versions": STEPS + 1,
-        "minibatches": 2,
-        "imitate": {"trajectories": 2, "weight": 0.5},
-    }
+    trainer = {"keep_versions": STEPS + 1, "minibatches": 2, "imitate": {"trajectories": 2, "weight": 0.5}}
     recipes = {"computerrl": {"every": 2, "updates": 2, "trajectories": 1}, "mobilerl": {"gamma": 0.5}}
     folder = tmp_path_factory.mktemp("bundle")
     with scripted_teacher() as teacher:

@@ -53,7 +53,7 @@ from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
 
 SHAPE = BacklogShape(members=2, steps=2)
-DEADLINE_S = 240.0
+DEADLINE_S = 500.0
 """Of one wait: a start of a trainer takes some ten seconds, and many times that beside other work."""
 until = functools.partial(wait_until, bound_s=DEADLINE_S)
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"

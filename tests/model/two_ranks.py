@@ -125,5 +125,5 @@ def steps_of(
     model: Path, count: int, folder: Path, setups: Mapping[str, StepSetup], nodes: int = 1
 ) -> dict[str, dict[str, Any]]:
     """Return what ``count`` ranks on ``nodes`` make of the same groups with each setup, one after the other."""
-    run_ranks(count, main, model, folder, setups, limit_s=500, nodes=nodes)
+    run_ranks(count, main, model, folder, setups, limit_s=1000, nodes=nodes)
     return {name: torch.load(folder / f"{name}.pt") for name in setups}

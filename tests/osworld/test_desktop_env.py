@@ -23,10 +23,10 @@ from tests.osworld.agent_side import STUBS, chat_answer, thought
 from tests.waiting import until
 from workers.env.backends.osworld import sidecar
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), osworld_needs.EVALUATORS, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), osworld_needs.EVALUATORS, pytest.mark.timeout(1800)]
 PROGRAM = Path(__file__).with_name("desktop_env_program.py")
 LIMIT_S = 800
-LEASE_S = 15.0
+LEASE_S = 30.0
 IMPOSSIBLE = {"config": [], "evaluator": {"func": "infeasible"}}
 APP = """
 import tkinter as tk
@@ -273,7 +273,7 @@ async def test_a_script_of_osworld_has_our_desktops_by_the_launcher(tmp_path):
         for ends_itself in (True, False):
             script = launched(tmp_path, desktops.leases)
             try:
-                await until(is_held_long)
+                await until(is_held_long, 600.0)
                 assert json.loads((tmp_path / "result.json").read_text()) == [1.0, b"\x89PNG".hex(), "launched"]
                 (tmp_path / "result.json").unlink() if ends_itself else script.kill()
                 assert (await asyncio.to_thread(script.wait, LIMIT_S) == 0) == ends_itself

@@ -117,6 +117,6 @@ async def test_a_viewer_makes_no_keyspace_in_a_store_that_has_none_yet(services,
     with pytest.raises(ServiceUnavailable, match="does not exist"):
         await source.steps("t")
     await source.close()
-    with Cluster(list(absent.hosts), port=absent.port) as cluster:
+    with Cluster(list(absent.hosts), port=absent.port, connect_timeout=60, control_connection_timeout=60) as cluster:
         cluster.connect()
         assert absent.keyspace not in cluster.metadata.keyspaces

@@ -25,11 +25,7 @@ ROWS = {
 }
 """Rows of several steps and branches, with KL to a reference, imitation and an entropy bonus."""
 ALL_KEYS = {"recompute": True, "head_tokens": 7, "offload": "all"}
-KEYS = {
-    "recomputed": {"recompute": True},
-    "chunks of the head": {"head_tokens": 5},
-    "offloaded": {"offload": "all"},
-}
+KEYS = {"recomputed": {"recompute": True}, "chunks of the head": {"head_tokens": 5}, "offloaded": {"offload": "all"}}
 UPDATES = {
     "one update": StepSetup(1, "tokens"),
     "minibatches": StepSetup(3, "sequences"),
@@ -37,6 +33,7 @@ UPDATES = {
     "minibatches of adapters": StepSetup(3, rank=3),
 }
 """Rank 3 of an adapter on two ranks: A's rows are shared unequally, and each rank merges the rows it has."""
+pytestmark = pytest.mark.timeout(2400)
 TINY = "qwen2_5_vl"
 """The family that has all setups."""
 

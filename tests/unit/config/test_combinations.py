@@ -40,10 +40,7 @@ WRONG = {
     ),
     "an adapter's targets without a rank": ('trainer.lora.targets = ["q_proj"]', ["trainer.lora", "targets", "rank"]),
     "an adapter's alpha without a rank": ("trainer.lora.alpha = 32", ["trainer.lora", "alpha", "rank"]),
-    "training on an endpoint's text": (
-        ENDPOINT,
-        ["engine openai", "rollout.openai.trainable", "run.minutes = 0"],
-    ),
+    "training on an endpoint's text": (ENDPOINT, ["engine openai", "rollout.openai.trainable", "run.minutes = 0"]),
     "an endpoint without an address": (
         'run.minutes = 0\nrollout.engine = "openai"',
         ["openai.base_url", "openai.model"],

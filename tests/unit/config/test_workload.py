@@ -176,11 +176,7 @@ async def test_a_switch_of_weights_is_added_to_what_is_under_way():
     assert [segment.version for segment in made.versions][-1] == 1
 
 
-@given(
-    st.integers(1, 20),
-    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=4),
-    st.integers(0, 40),
-)
+@given(st.integers(1, 20), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=4), st.integers(0, 40))
 @example(1, [(1, 1), (1, 1)], 0)
 @example(1, [(1, 1), (1, 1)], 1)
 def test_work_lasts_as_long_as_without_pauses(seconds, pauses, begins):

@@ -35,10 +35,7 @@ def circle_of(shape, kind=SimulatedCircle, **curation):
         {
             "env": {"slots": shape["slots"]},
             "trainer": {"groups_per_step": shape["groups_per_step"]},
-            "curation": {
-                "max_staleness": shape["max_staleness"],
-                **curation,
-            },
+            "curation": {"max_staleness": shape["max_staleness"], **curation},
         }
     )
     odds = Odds(faults=shape["faults"], partial=0.1, lift=shape["lift"])

@@ -105,10 +105,7 @@ def test_finished_is_judged_on_the_screen_as_it_is():
 
 @pytest.mark.parametrize(
     ("reward", "end"),
-    [
-        (0.0, EpisodeEnd(kind="failure", reward=0.0, reason="call_user")),
-        (1.0, EpisodeEnd(kind="success", reward=1.0)),
-    ],
+    [(0.0, EpisodeEnd(kind="failure", reward=0.0, reason="call_user")), (1.0, EpisodeEnd(kind="success", reward=1.0))],
 )
 def test_call_user_is_a_failure_unless_the_evaluation_accepts_it(reward, end):
     episode, move = started().apply_response(reply("Action: call_user()"), 0)

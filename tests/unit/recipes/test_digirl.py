@@ -122,11 +122,7 @@ def test_demonstrations_faults_and_guided_rollouts_do_not_count(monkeypatch):
     assert own.memory.recent == [-0.5, -1 / 3]
 
 
-@given(
-    st.lists(st.floats(0.0, 1.0), max_size=8),
-    st.sampled_from([0.0, 0.5, 1.0]),
-    st.floats(0.0, 1.0),
-)
+@given(st.lists(st.floats(0.0, 1.0), max_size=8), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))
 def test_an_advantage_lies_between_the_outcome_and_the_gain_of_value(values, reward, discount):
     """DigiRL (arXiv 2406.11896), with H the last step: A = l^(H-h) r + (1 - l^(H-h)) (V(s_h+1) + r_h - V(s_h))."""
     found = rules.robust_advantages(values, reward, discount)

@@ -150,10 +150,7 @@ def test_a_quarter_of_all_trajectories_is_replayed():
     assert sum(counts) / (sum(counts) + 8 * len(counts)) == 0.25
 
 
-@given(
-    st.sampled_from([0.1, 0.2, 0.25, 0.3, 0.5, 0.75]),
-    st.lists(st.integers(1, 40), min_size=1, max_size=60),
-)
+@given(st.sampled_from([0.1, 0.2, 0.25, 0.3, 0.5, 0.75]), st.lists(st.integers(1, 40), min_size=1, max_size=60))
 def test_the_share_is_exact_up_to_a_fraction_of_one_trajectory(gamma, sizes):
     own = replaying(gamma=gamma, kappa=0)
     own.memory.members = batch_of(0, *[1.0] * 120)[0].members

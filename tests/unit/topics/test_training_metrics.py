@@ -22,10 +22,7 @@ MAKERS = {
     "trainer/loop.py": ("_complete", "_replay_metrics"),
 }
 """Functions that make metrics of a step; tests of whole trainers see those that are made elsewhere."""
-LISTS = {
-    "trainer/reporting.py": "SHOWN",
-    "benchmarks/learning/play.py": "METRICS",
-}
+LISTS = {"trainer/reporting.py": "SHOWN", "benchmarks/learning/play.py": "METRICS"}
 """Lists of metrics that readers show; their modules need torch or are slow to import."""
 REPORT = "dart_streams/console/views/trainer_figures.py"
 BEFORE = {"supervised"}

@@ -143,7 +143,7 @@ def test_an_ended_script_leaves_no_process(file: Path, program: Path, number: si
     script = run_script(plan, node_scripts(plan), "node-0.sh")
     wait_until(lambda: count(folder, "--before") == 1 and count(folder, "train --") == 1, "the processes")
     script.send_signal(number)
-    assert script.wait(60) == code
+    assert script.wait(240) == code
     wait_until(lambda: all_ended(folder), "the end of all processes")
 
 
@@ -156,7 +156,7 @@ def test_each_node_has_its_share(file: Path, program: Path):
     found = {command.rpartition(" ")[2]: devices for _, devices, command in started(folder)}
     assert found == {"rollout-2": "0", "rollout-3": "1", str(plan.config_file): "2,3,4,5"}
     script.terminate()
-    assert script.wait(60) == 143
+    assert script.wait(240) == 143
     assert all_ended(folder)
 
 
@@ -167,14 +167,14 @@ def test_a_killed_process_starts_again(file: Path, program: Path):
     os.kill(next(pid for pid, _, command in started(folder) if "--id env-1" in command), signal.SIGKILL)
     wait_until(lambda: count(folder, "--id env-1") == 2, "its second start")
     script.terminate()
-    output, _ = script.communicate(timeout=60)
+    output, _ = script.communicate(timeout=240)
     assert "env-1 ended with exit code 137 and starts again" in output
 
 
 def test_a_process_that_the_user_must_correct_ends_the_script(file: Path, program: Path):
     plan = plan_of(file)
     script = run_script(plan, node_scripts(plan), "node-0.sh", FAILS="yes")
-    output, _ = script.communicate(timeout=60)
+    output, _ = script.communicate(timeout=240)
     assert script.returncode == 1
     assert "trainer ended with exit code 2, and does not start again" in output
     assert "error: no such model" in output
@@ -195,7 +195,7 @@ def submit(file: Path, plan: LaunchPlan) -> Path:
     cluster = file.parent / "cluster"
     place = slurm_cluster.write_commands(cluster)
     environ = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}"}
-    subprocess.run(["bash", plan.config_file.with_name("submit.sh")], env=environ, check=True, timeout=60)
+    subprocess.run(["bash", plan.config_file.with_name("submit.sh")], env=environ, check=True, timeout=240)
     return cluster
 
 
@@ -232,7 +232,7 @@ def test_the_trainer_of_two_nodes_meets_at_the_first(file: Path, program: Path):
         "SLURM_JOB_NODELIST": "node[0-1]", "FAILS": "yes",
     }  # fmt: skip
     plan.config_file.with_name("ready").touch()
-    done = subprocess.run(["bash", plan.config_file.with_name("trainer.sbatch")], env=environ, timeout=60, check=False)
+    done = subprocess.run(["bash", plan.config_file.with_name("trainer.sbatch")], env=environ, timeout=240, check=False)
     assert done.returncode == 2
     assert [command for _, _, command in started(folder)] == 2 * [
         f"train --config {plan.config_file.with_name('trainer-7.toml')}"

@@ -126,7 +126,7 @@ def bundled(path: Path, log: dict[Topic, list[BundleRecord]]) -> Bundle:
     return Bundle(path)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_live_topics_and_a_bundle_give_the_same_state(tmp_path: Path, rng: random.Random):
     log = {topic: records_of(topic, rng) for topic in FOLLOWED}
