@@ -142,7 +142,7 @@ def largest_lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str,
     """Return the largest lag of each consumer group and topic."""
     found: dict[str, int] = {}
     for (_, attributes, _), points in readings.points.get(names.MONITOR_LAG, {}).items():
-        inside = [int(point["value"]) for point in points if span_ms[0] <= point["at_ms"] <= span_ms[1]]
+        inside = [int(point.value) for point in points if span_ms[0] <= point.at_ms <= span_ms[1]]
         where = msgspec.json.decode(attributes)
         found[f"{where['group']} {where['topic']}"] = max(inside, default=0)
     return dict(sorted(found.items()))

@@ -24,12 +24,7 @@ from cassandra.cluster import (
     Session,
 )
 from cassandra.connection import ConnectionException, DefaultEndPoint
-from cassandra.policies import (
-    ConstantReconnectionPolicy,
-    DCAwareRoundRobinPolicy,
-    RoundRobinPolicy,
-    TokenAwarePolicy,
-)
+from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
 from tenacity import AsyncRetrying, Retrying

@@ -21,10 +21,10 @@ PLUGINS = (
 )
 """Folders that a run of web pages does not need."""
 
-PRODUCT_LINES = 78_050
+PRODUCT_LINES = 78_040
 CORE_LINES = 61_100
 """Without :data:`PLUGINS`. Lines are those of Python files, blank ones and docstrings included."""
-TEST_LINES = 84_828
+TEST_LINES = 84_824
 CORE_KEYS = 82
 LONG, LONG_FILES = 300, 33
 """Lines of a long Python file, and how many files outside of tests are that long."""

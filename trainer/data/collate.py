@@ -100,11 +100,7 @@ class Collator:
     """
 
     def __init__(
-        self,
-        renderer: Renderer,
-        kinds: RowKinds | None = None,
-        long_row: int = UNBOUNDED,
-        pass_tokens: int = UNBOUNDED,
+        self, renderer: Renderer, kinds: RowKinds | None = None, long_row: int = UNBOUNDED, pass_tokens: int = UNBOUNDED
     ) -> None:
         self.renderer = renderer
         self.long_row = long_row

@@ -18,10 +18,7 @@ if TYPE_CHECKING:  # torch
 
 
 def count_distinct(
-    samples: Sequence[TrainingSample],
-    steps: Mapping[str, Sequence[Observation]],
-    renderer: "Renderer",
-    policy: Policy,
+    samples: Sequence[TrainingSample], steps: Mapping[str, Sequence[Observation]], renderer: "Renderer", policy: Policy
 ) -> int:
     """Return the distinct tokens of a group's samples; trajectories that begin alike count that once."""
     of_trajectory: defaultdict[str, list[TrainingSample]] = defaultdict(list)

@@ -32,12 +32,7 @@ WEIGHT_DECAY = 0.01
 
 
 def build(
-    config: Config,
-    tasks: TaskSet,
-    folder: Path,
-    report: Callable[[int, int, float], None],
-    *,
-    imported: bool = False,
+    config: Config, tasks: TaskSet, folder: Path, report: Callable[[int, int, float], None], *, imported: bool = False
 ) -> None:
     """Build the policy into ``folder``, which appears complete or not at all.
 

@@ -50,12 +50,7 @@ class ProposedTasks:
                 path.write_bytes(document)
             file = str(path)
         self.tasks[proposed.task_id] = Task(
-            environment=environment,
-            page=page,
-            seed=int(seed),
-            max_steps=proposed.max_steps,
-            split="train",
-            file=file,
+            environment=environment, page=page, seed=int(seed), max_steps=proposed.max_steps, split="train", file=file
         )
         self._added.set()
 

@@ -10,19 +10,8 @@ from typing import ClassVar
 
 from dart_streams.actions import typed
 from dart_streams.actions.dialects import qwen_prompt
-from dart_streams.actions.dialects.dialect import (
-    AnswerBuilder,
-    View,
-    signed_notches,
-    written_place,
-)
-from dart_streams.actions.dialects.json_calls import (
-    Fields,
-    keys_field,
-    number_field,
-    place_numbers,
-    split_key_name,
-)
+from dart_streams.actions.dialects.dialect import AnswerBuilder, View, signed_notches, written_place
+from dart_streams.actions.dialects.json_calls import Fields, keys_field, number_field, place_numbers, split_key_name
 from dart_streams.actions.dialects.qwen_tool import PLAIN, QwenTool, ToolArguments, plain_fields
 
 TOOL = qwen_prompt.COMPUTER_USE

@@ -199,10 +199,7 @@ def topic_rights(use: ProcessUse, prefix: str) -> Iterator[NamedRight]:
 
 def owner_rights(bus: Bus, user: str) -> list[AccessRight]:
     """Return the rights to make, change and remove everything under a prefix."""
-    return [
-        under_prefix(user, bus, "topic", ADMINISTRATION),
-        under_prefix(user, bus, "group", GROUP_ADMINISTRATION),
-    ]
+    return [under_prefix(user, bus, "topic", ADMINISTRATION), under_prefix(user, bus, "group", GROUP_ADMINISTRATION)]
 
 
 def viewer_rights(bus: Bus, user: str) -> list[AccessRight]:

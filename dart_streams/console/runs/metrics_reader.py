@@ -4,18 +4,40 @@ Values are cumulative since the start of a process, whose time distinguishes res
 """
 
 import contextlib
-import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 Series = tuple[str, str, float]
 """Process, attributes as JSON, and start of the process."""
+
+
+class ExportedPoint(msgspec.Struct, frozen=True):
+    """A counter's value, or an exponential histogram, at a time; bounds are those of OpenTelemetry's data model."""
+
+    name: str
+    attributes: dict[str, str | int | float | bool]
+    start_ms: float
+    at_ms: Annotated[float, msgspec.Meta(ge=0, le=1e14)]
+    value: int | float = 0
+    sum: float = 0.0
+    scale: Annotated[int, msgspec.Meta(ge=-10, le=20)] = 0
+    zero_count: int = 0
+    offset: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
+    buckets: list[int] = []
+
+
+class ExportedLine(msgspec.Struct, frozen=True):
+    """What a process exports at a time."""
+
+    process: str
+    points: list[msgspec.Raw] = []
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -27,10 +49,10 @@ class Distribution(msgspec.Struct, frozen=True):
     total: float = 0.0
 
     @classmethod
-    def of(cls, point: dict[str, Any]) -> Self:
+    def of(cls, point: ExportedPoint) -> Self:
         """Read a data point."""
-        buckets = {point["offset"] + i: count for i, count in enumerate(point["buckets"]) if count}
-        return cls(point["scale"], buckets, point["zero_count"], point["sum"])
+        buckets = {point.offset + i: count for i, count in enumerate(point.buckets) if count}
+        return cls(point.scale, buckets, point.zero_count, point.sum)
 
     @property
     def count(self) -> int:
@@ -82,18 +104,17 @@ class MetricsReader:
     """All metrics in a folder; a ``folder`` of None has none."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.points: dict[str, dict[Series, list[dict[str, Any]]]] = {}
+        self.points: dict[str, dict[Series, list[ExportedPoint]]] = {}
         for path in sorted(folder.glob("*.jsonl")) if folder is not None else ():
-            for line in read_lines(path):
-                for point in line.get("points", []):
-                    series = (line["process"], json.dumps(point["attributes"], sort_keys=True), point["start_ms"])
-                    self.points.setdefault(point["name"], {}).setdefault(series, []).append(point)
+            for line in read_lines(path, ExportedLine):
+                for point in decode_texts(line.points, ExportedPoint):
+                    series = (line.process, json.dumps(point.attributes, sort_keys=True), point.start_ms)
+                    self.points.setdefault(point.name, {}).setdefault(series, []).append(point)
 
     def counter(self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str) -> float:
         """Return the growth of a counter in a span, over all processes."""
         return sum(
-            end["value"] - (begin["value"] if begin else 0)
-            for begin, end in self.spans(name, from_ms, to_ms, attributes)
+            end.value - (begin.value if begin else 0) for begin, end in self.spans(name, from_ms, to_ms, attributes)
         )
 
     def by_attribute(
@@ -108,9 +129,9 @@ class MetricsReader:
         result: dict[int, dict[str, float]] = {}
         for (_, text, _), points in self.points.get(name, {}).items():
             value = str(json.loads(text).get(attribute, ""))
-            for earlier, later in itertools.pairwise([{"value": 0, "at_ms": 0}, *points]):
-                part = result.setdefault(int(later["at_ms"] // width_ms), {})
-                part[value] = part.get(value, 0.0) + later["value"] - earlier["value"]
+            for earlier, later in zip([0, *(point.value for point in points)], points, strict=False):
+                part = result.setdefault(int(later.at_ms // width_ms), {})
+                part[value] = part.get(value, 0.0) + later.value - earlier
         return result
 
     def distribution(
@@ -127,20 +148,26 @@ class MetricsReader:
 
     def spans(
         self, name: str, from_ms: float, to_ms: float, attributes: dict[str, str]
-    ) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any]]]:
+    ) -> Iterator[tuple[ExportedPoint | None, ExportedPoint]]:
         """Yield each series' last point before the span (None if it began in the span), and its last point in it."""
         for (_, text, _), points in self.points.get(name, {}).items():
             if not attributes.items() <= json.loads(text).items():
                 continue
-            before = [point for point in points if point["at_ms"] <= from_ms]
-            inside = [point for point in points if from_ms < point["at_ms"] <= to_ms]
+            before = [point for point in points if point.at_ms <= from_ms]
+            inside = [point for point in points if from_ms < point.at_ms <= to_ms]
             if inside:
                 yield (before[-1] if before else None), inside[-1]
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a file's JSON lines without a truncated one."""
-    with path.open() as file:
-        for text in file:
-            with contextlib.suppress(json.JSONDecodeError, RecursionError):
-                yield json.loads(text)
+def read_lines(path: Path, form: type[T]) -> Iterator[T]:
+    """Yield a file's JSON lines of a form, without a truncated one."""
+    with path.open("rb") as file:
+        yield from decode_texts(file, form)
+
+
+def decode_texts(texts: Iterable[bytes | msgspec.Raw], form: type[T]) -> Iterator[T]:
+    """Yield the JSON texts that have a form; those of a restored run may be anybody's."""
+    decoder = msgspec.json.Decoder(form)
+    for text in texts:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield decoder.decode(text)

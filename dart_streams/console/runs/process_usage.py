@@ -37,7 +37,7 @@ class ProcessUsage(msgspec.Struct, frozen=True):
 
 def read_usage(path: Path) -> list[ProcessUsage]:
     """Read the samples of all processes."""
-    return [msgspec.convert(line, ProcessUsage) for line in read_lines(path)] if path.exists() else []
+    return [*read_lines(path, ProcessUsage)] if path.exists() else []
 
 
 def cpu_seconds(

@@ -152,8 +152,7 @@ def test_whatever_finishes_a_stranger_writes_the_circle_goes_on(seed, records):
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(999_999_999, ""), (10**18 - 1, ""), (0, "g" + "9" * 20 + "/0/0"), (0, "g0/0/" + "9" * 20)],
+    ("number", "text"), [(999_999_999, ""), (10**18 - 1, ""), (0, "g" + "9" * 20 + "/0/0"), (0, "g0/0/" + "9" * 20)]
 )
 @pytest.mark.parametrize("name", ["difficulty", "groups"])
 def test_a_number_that_dispatch_never_gave_out_is_refused(name, number, text):

@@ -5,10 +5,7 @@ import pytest
 from dart_streams.policy.tensor_parallel import device_refusal, sharding_refusal
 from tests.unit.console.sizing.model_directories import UI_TARS
 
-NESTED = {
-    "text_config": {"num_attention_heads": 12, "num_key_value_heads": 6},
-    "vision_config": {"num_heads": 8},
-}
+NESTED = {"text_config": {"num_attention_heads": 12, "num_key_value_heads": 6}, "vision_config": {"num_heads": 8}}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -5,10 +5,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.json import encode
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import NumberDataPoint, PeriodicExportingMetricReader
 
 from dart_streams.console.runs.metrics_reader import Distribution, MetricsReader
+from dart_streams.console.runs.process_usage import read_usage
 from dart_streams.telemetry.exporters import LineMetricExporter, append, point_of
 
 LIVES = ((0, 0, 5), (0, 400_000, 8), (300_000, 900_000, 2))
@@ -25,7 +27,7 @@ class Process:
 
     def flush(self):
         self.provider.force_flush()
-        return max(p["at_ms"] for p in points(self))
+        return max(p.at_ms for p in points(self))
 
     def stop(self):
         self.provider.shutdown()
@@ -75,20 +77,29 @@ def test_two_flushes_in_one_millisecond_are_distinct(tmp_path):
     for point in data:
         append(exporter.path, [{"process": "env-0", "points": [point_of("steps", point)]}])
     readings = MetricsReader(tmp_path)
-    first, _, last = sorted(p["at_ms"] for series in readings.points["steps"].values() for p in series)
+    first, _, last = sorted(p.at_ms for series in readings.points["steps"].values() for p in series)
     assert int(first) == int(last)
     assert readings.counter("steps", first) == 3 + 2
     assert readings.counter("steps", 0, first) == 5
     assert list(readings.growth("steps", "purpose", 1000)) == [10**18 // 10**9]
 
 
-def test_a_torn_line_is_left_out(tmp_path):
+POINT = {"name": "steps", "attributes": {}, "start_ms": 1, "at_ms": 2, "value": 70}
+WRONG = [("at_ms", 1e300), ("value", "70"), ("attributes", {"a": [[]]}), ("scale", 10**9), ("buckets", {})]
+LINES = (b'{"at_ms": 12, "poi', b"[]", b"7", b'{"process": 7, "points": []}', b"\xff\xfe", b"[" * 5000)
+
+
+@pytest.mark.parametrize(
+    "line", [*LINES, *(encode({"process": "a", "points": [POINT | dict([wrong])]}) for wrong in WRONG)]
+)
+def test_lines_and_points_of_other_forms_are_left_out(tmp_path, line):
     process = Process(tmp_path)
     process.meter.create_counter("steps").add(1)
     process.stop()
-    with (tmp_path / "env-0.jsonl").open("a") as file:
-        file.write('{"at_ms": 12, "poi')
-    assert MetricsReader(tmp_path).counter("steps") == 1
+    with (tmp_path / "env-0.jsonl").open("ab") as file:
+        file.write(line + b"\n" + encode({"process": "b", "points": [{}, POINT | {"value": 2}]}))
+    assert MetricsReader(tmp_path).counter("steps") == 1 + 2
+    assert read_usage(tmp_path / "env-0.jsonl") == []
 
 
 @given(st.lists(st.floats(0.01, 1e5), min_size=1, max_size=200), st.sampled_from([0.1, 0.5, 0.9, 0.99]))
