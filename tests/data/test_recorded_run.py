@@ -5,7 +5,6 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
-from traitlets.config import Config
 
 import dart_streams
 from tests.integration.recorded_run import record
@@ -23,9 +22,8 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(bundle: Path, monkeyp
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "kept without outputs, which would go stale"
-    sockets = Config({"KernelManager": {"transport": "ipc"}})  # Ports could be taken before the kernel has them.
     place, bounds = {"metadata": {"path": str(tmp_path)}}, {"timeout": 300, "startup_timeout": 300}
-    nbclient.NotebookClient(notebook, config=sockets, resources=place, **bounds).execute()
+    nbclient.NotebookClient(notebook, resources=place, **bounds).execute()
     texts = [
         output.data["text/plain"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output
     ]
