@@ -275,13 +275,13 @@ def test_what_the_dashboard_shows_is_measured(finished: Finished, name: str, lab
     series = MetricsReader(finished.made.path / "metrics").points[name]
     points = [point for one in series.values() for point in one]
     assert points
-    assert all(set(point["attributes"]) == labels for point in points)
+    assert all(set(point.attributes) == labels for point in points)
 
 
 def test_a_metric_has_the_attributes_of_its_table(finished: Finished):
     points = MetricsReader(finished.made.path / "metrics").points
     found = {
-        name: {key for one in series.values() for point in one for key in point["attributes"]}
+        name: {key for one in series.values() for point in one for key in point.attributes}
         for name, series in points.items()
     }
     assert len(found) > 30
