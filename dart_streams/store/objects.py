@@ -57,8 +57,7 @@ class BlobObjects:
         """Return an object; None if there is none, or if the store notices that it is damaged."""
         with contextlib.suppress(FileNotFoundError):
             return self._reach(
-                sha256,
-                lambda storage, bound: bytes(storage.filesystem.cat_file(f"{storage.folder}/{sha256}", **bound)),
+                sha256, lambda storage, bound: bytes(storage.filesystem.cat_file(f"{storage.folder}/{sha256}", **bound))
             )
         return None
 

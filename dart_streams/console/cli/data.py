@@ -117,8 +117,7 @@ def import_(
 
 @app.command("lines")
 def lines(
-    path: DataSet,
-    output: Annotated[Path, typer.Argument(help="The file of JSON lines to write.", metavar="FILE")],
+    path: DataSet, output: Annotated[Path, typer.Argument(help="The file of JSON lines to write.", metavar="FILE")]
 ) -> None:
     """Write a data set as JSON lines, with its images in a folder beside them, which need no further library."""
     from dart_streams.console.datasets import demonstrations, sft_set

@@ -26,9 +26,7 @@ CHECKOUT = Path(__file__).parents[3]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config",
-        "-c",
-        help=f"Configuration file. \\[default: ${CONFIG_VARIABLE}, or {DEFAULT_CONFIG} if it exists]",
+        "--config", "-c", help=f"Configuration file. \\[default: ${CONFIG_VARIABLE}, or {DEFAULT_CONFIG} if it exists]"
     ),
 ]
 RunConfig = Annotated[

@@ -33,8 +33,7 @@ ResumedState = Annotated[
     Path | None, typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]")
 ]
 InitialModel = Annotated[
-    Path | None,
-    typer.Option(help="Start from this model, a folder or an id. \\[default: policy.path]", metavar="DIR"),
+    Path | None, typer.Option(help="Start from this model, a folder or an id. \\[default: policy.path]", metavar="DIR")
 ]
 Minutes = Annotated[
     float | None, typer.Option("--minutes", help="Minutes of training. \\[default: run.minutes]", metavar="N")

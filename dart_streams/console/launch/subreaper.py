@@ -16,6 +16,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 REAP_S = 3.0
+CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +30,7 @@ def catch_signals() -> int:
     wake, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in CAUGHT:
         signal.signal(number, lambda *_: None)
     return wake
 
@@ -45,11 +46,14 @@ def run_command(command: list[str], grace_s: float, wake: int) -> tuple[int, boo
 def start(command: list[str], libc: ctypes.CDLL) -> int:
     """Fork and execute ``command`` with an empty stdin; it dies with the subreaper."""
     subreaper = os.getpid()
+    # The child has the pipe of signals until it has reset its handlers: one passed on by then would count as a second.
+    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     child = os.fork()
+    for number in () if child else CAUGHT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
     if child:
         return child
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != subreaper:
         os._exit(128 + signal.SIGKILL)

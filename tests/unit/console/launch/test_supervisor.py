@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -338,3 +339,18 @@ async def test_the_run_goes_on_without_an_optional_process_that_keeps_dying(tmp_
         await until(lambda: any("goes on without ui" in text for text in notices))
         assert not supervisor.gave_up.done()
         assert supervisor.children["other"].process.returncode is None
+
+
+FORKED_SLOWLY = """
+import os, signal, time; from dart_streams.console.launch import subreaper
+wake, fork = subreaper.catch_signals(), os.fork
+os.fork = lambda: fork() or time.sleep(1) or 0
+os.kill(os.getpid(), signal.SIGTERM)
+print(subreaper.run_command(["sleep", "600"], 600.0, wake))
+"""
+
+
+def test_a_signal_that_a_new_child_gets_is_no_second_one_for_its_subreaper():
+    command, pipes = [sys.executable, "-c", FORKED_SLOWLY], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout.read() == f"({128 + signal.SIGTERM}, True)\n"
