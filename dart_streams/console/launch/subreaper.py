@@ -48,12 +48,12 @@ def start(command: list[str], libc: ctypes.CDLL) -> int:
     subreaper = os.getpid()
     # The child has the pipe of signals until it has reset its handlers: one passed on by then would count as a second.
     signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
-    child = os.fork()
-    for number in () if child else CAUGHT:
+    if child := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
+        return child
+    for number in CAUGHT:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
-    if child:
-        return child
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != subreaper:
         os._exit(128 + signal.SIGKILL)
