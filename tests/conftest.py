@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cassandra.cluster import Cluster
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
@@ -19,6 +18,7 @@ from dart_streams.config import Bus, Config, parse
 from dart_streams.store import create_schema
 from tests import durations
 from tests.circle_evidence import pytest_runtest_makereport
+from tests.stored_rows import cluster_of
 
 __all__ = ["pytest_runtest_makereport"]
 
@@ -121,8 +121,7 @@ class Services:
             names = [name for name in client.list_topics() if name.startswith(ours)]
             if names:
                 client.delete_topics(names)
-        patience = dict.fromkeys(("connect_timeout", "control_connection_timeout"), 120)
-        with Cluster(list(self.running.store.hosts), port=self.running.store.port, **patience) as cluster:
+        with cluster_of(self.running.store) as cluster:
             cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {self.keyspace}", timeout=120)
 
 

@@ -24,7 +24,7 @@ from dart_streams.deadline import Deadline
 from tests.desktops.served_desktops import Served, served, wait_for_window
 from tests.environments import check_oracle, check_spoiled, opened, playing
 from tests.processes import command_of
-from tests.waiting import until
+from tests.waiting import until, wait_until
 from workers.env import conformance
 from workers.env.backends.connection import StatusFault
 from workers.env.backends.desktop.families import FAMILIES
@@ -191,17 +191,13 @@ def sandboxes(desktops: Served) -> list[psutil.Process]:
     return [child for child in psutil.Process(desktops.process.pid).children() if "bwrap" in command_of(child)]
 
 
-async def until_ended(processes: list[psutil.Process]) -> None:
-    await until(lambda: asyncio.to_thread(lambda: all(map(has_ended, processes))))
-
-
 async def test_a_desktop_that_dies_is_a_fault_and_the_next_episode_has_another(desktops):
     made = leasing(desktops)
     async with playing(made, task("answer")) as environment:
         killed = sandboxes(desktops)
         for process in killed:
             process.kill()
-        await until_ended(killed)
+        await asyncio.to_thread(wait_until, lambda: all(map(has_ended, killed)), "the ends")
         with pytest.raises(EnvironmentFault, match="desktop"):
             await environment.step(Click(1, 1), "click")
     await environment.close()
@@ -220,7 +216,7 @@ async def test_an_x_server_that_dies_is_a_fault_within_the_bound(desktops):
                 process.kill()
                 killed.append(process)
     assert killed
-    await until_ended(killed)
+    await asyncio.to_thread(wait_until, lambda: all(map(has_ended, killed)), "the ends")
     with pytest.raises(EnvironmentFault, match=r"X server has ended|ConnectionClosedError"):
         await environment.step(Click(1, 1), "click")
     await environment.close()

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import structlog
-from cassandra.cluster import Cluster
 
 from dart_streams.config import Store
 from tests.integration.secured import Secured, secured_services
+from tests.stored_rows import cluster_of
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +30,5 @@ def keyspace(services) -> Iterator[Store]:
     """The settings of a keyspace that does not exist."""
     settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
     yield settings
-    patience = dict.fromkeys(("connect_timeout", "control_connection_timeout"), 60)
-    with Cluster(list(settings.hosts), port=settings.port, **patience) as cluster:
+    with cluster_of(settings) as cluster:
         cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 import psutil
 import pytest
-from cassandra.cluster import Cluster
 from rich.console import Console
 
 import topics
@@ -53,6 +52,7 @@ from tests.command_line import invoke
 from tests.integration import page_answers
 from tests.integration.exported_page import answers, screens
 from tests.processes import command_of
+from tests.stored_rows import cluster_of
 from tests.waiting import wait_until
 from topics import ALL, action_requests, curated, observations, rollout_orders, trajectories
 
@@ -435,8 +435,7 @@ def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
     assert all(table["equal"] for table in first if table["table"] in up_to_date)
     before = answer("store", "rebuild", *run)
     assert all(table["equal"] and table["rows"] for table in before)
-    patience = dict.fromkeys(("connect_timeout", "control_connection_timeout"), 60)
-    with Cluster(list(config.store.hosts), port=config.store.port, **patience) as cluster:
+    with cluster_of(config.store) as cluster:
         session = cluster.connect(config.store.keyspace)
         session.default_timeout = 60
         blobs = sorted(session.execute("SELECT sha256, chunk, data FROM blobs"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Session
 
 from dart_streams.config import Store
 from dart_streams.config.connections import StoreRetention
@@ -17,6 +17,7 @@ from dart_streams.store.schema import SchemaVersion
 from dart_streams.store.statements import PUT_CHUNK
 from tests import events
 from tests.command_line import invoke
+from tests.stored_rows import cluster_of
 from tests.waiting import wait_until
 
 FIRST = Path(__file__).with_name("schema_v1.cql")
@@ -24,8 +25,7 @@ FIRST = Path(__file__).with_name("schema_v1.cql")
 
 @pytest.fixture
 def admin(services) -> Iterator[Session]:
-    store = services.config().store
-    with Cluster(list(store.hosts), port=store.port, connect_timeout=60, control_connection_timeout=60) as cluster:
+    with cluster_of(services.config().store) as cluster:
         yield cluster.connect()
 
 

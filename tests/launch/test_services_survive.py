@@ -127,14 +127,17 @@ def test_a_killed_database_starts_again_though_its_storage_port_is_taken(config:
     assert not second["kafka"].started
 
 
-def test_a_broker_that_hangs_is_ended(config: Config, monkeypatch: pytest.MonkeyPatch):
+def test_a_broker_that_answers_late_is_kept_and_one_that_hangs_is_ended(config: Config, monkeypatch):
     first = bring_kafka_up(config)
     process = psutil.Process(first.pid)
     stop(first.pid)
+    late = Kafka(config.bus, config.services)
+    kept = local.find_running(late, kafka_home(config), 0.0, lambda _: os.kill(first.pid, signal.SIGCONT))
+    assert kept and kept.pid == first.pid
+    stop(first.pid)
     monkeypatch.setattr(local, "ANSWER_S", 3.0)
-    impatient = Kafka(config.bus, config.services)
     said: list[str] = []
-    assert local.find_running(impatient, kafka_home(config), 0.0, said.append) is None
+    assert local.find_running(late, kafka_home(config), 0.0, said.append) is None
     assert f"Kafka: pid {first.pid} does not answer, ending it" in said
     await_death(process)
 

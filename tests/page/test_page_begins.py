@@ -8,7 +8,6 @@ from urllib.parse import parse_qsl
 
 import msgspec
 import pytest
-from cassandra.cluster import Cluster
 
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
@@ -21,6 +20,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import sessions
 from tests.events import episode
+from tests.stored_rows import cluster_of
 from topics import observations
 from topics.observations import Observation
 
@@ -117,6 +117,6 @@ async def test_a_viewer_makes_no_keyspace_in_a_store_that_has_none_yet(services,
     with pytest.raises(ServiceUnavailable, match="does not exist"):
         await source.steps("t")
     await source.close()
-    with Cluster(list(absent.hosts), port=absent.port, connect_timeout=60, control_connection_timeout=60) as cluster:
+    with cluster_of(absent) as cluster:
         cluster.connect()
         assert absent.keyspace not in cluster.metadata.keyspaces

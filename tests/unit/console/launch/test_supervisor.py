@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import msgspec
 import psutil
@@ -29,6 +30,7 @@ from dart_streams.console.launch.supervisor import (
     explain,
 )
 from dart_streams.console.runs import run_folder
+from tests import waiting
 
 SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
 STUBBORN = (
@@ -47,13 +49,8 @@ PARENT = (
 )
 
 
-async def until(condition, deadline_s: float = 120.0):
-    """Wait until ``condition()`` is true and return its value."""
-    deadline = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "condition not met in time"
-        await asyncio.sleep(0.02)
-    return value
+async def until(condition):
+    return await waiting.until(AsyncMock(side_effect=condition))
 
 
 @contextlib.asynccontextmanager
