@@ -204,6 +204,12 @@ async def test_without_the_plot_library_the_page_says_what_to_run(recorded: Path
         await page.go("time")
 
 
+async def test_a_view_left_before_its_socket_is_open_is_no_error_in_the_console(recorded: Path):
+    async with opened(recorded) as (page, _):
+        watched = "(live = new api.Live(answer, () => {})).watch({watch: 'wall'}), live.watch({watch: 'header'})"
+        assert await page.js(f"import('/api.js').then((api) => new Promise((answer) => ({watched})))")
+
+
 async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")

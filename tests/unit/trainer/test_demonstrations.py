@@ -1,17 +1,7 @@
 """Demonstrations for the warm-up become orders."""
 
-from dart_streams.config.tasks import Page, TaskSet
+from tests.unit.policy.test_recipe import TASKS
 from trainer.warmup.demonstrations import demonstration_orders
-
-PAGE = Page(
-    environment="miniwob",
-    page="click-test",
-    max_steps=2,
-    train_seeds=(0, 2),
-    heldout_seeds=(10, 12),
-    demonstration_seeds=(20, 30),
-)
-TASKS = TaskSet([PAGE])
 
 
 def test_demonstrations_have_distinct_tasks_and_separate_seeds() -> None:

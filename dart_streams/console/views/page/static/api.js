@@ -109,10 +109,12 @@ export class Live {
     this.open();
   }
 
+  /** Close the socket; while it connects, right after: a browser reports a handshake that is given up as a failure. */
   close() {
     const socket = this.socket;
     this.socket = null;
-    socket?.close();
+    if (socket?.readyState === WebSocket.CONNECTING) socket.onopen = () => socket.close();
+    else socket?.close();
   }
 
   open() {
