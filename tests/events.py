@@ -56,9 +56,10 @@ def action_request(request_id: str = "t/0/0", **changes: Any) -> ActionRequest:
     return _event(ActionRequest, {"request_id": request_id, "trajectory_id": "t", "sampling": Sampling()}, changes)
 
 
-def action_response(text: str = "", **changes: Any) -> ActionResponse:
+def action_response(text: str = "", to: ActionRequest | None = None, **changes: Any) -> ActionResponse:
     """Return a reply without tokens."""
-    fields = {"text": text, "request_id": "t/0/0", "trajectory_id": "t", "worker_id": "rollout-0"}
+    fields = {name: getattr(to or action_request(), name) for name in ("request_id", "trajectory_id", "step")}
+    fields |= {"text": text, "worker_id": "rollout-0"}
     return _event(ActionResponse, fields, changes)
 
 

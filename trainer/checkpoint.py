@@ -245,10 +245,7 @@ class Checkpoints:
         for place, damage in ((place, damage) for place, damage in damages.items() if place.exists()):
             aside = place.with_name(f"{DAMAGED}{place.name}")
             log.error(
-                f"checkpoint damaged: resuming from {other}",
-                folder=str(place),
-                reason=damage,
-                kept_as=str(aside),
+                f"checkpoint damaged: resuming from {other}", folder=str(place), reason=damage, kept_as=str(aside)
             )
             shutil.rmtree(aside, ignore_errors=True)
             place.rename(aside)

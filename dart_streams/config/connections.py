@@ -44,7 +44,7 @@ class Login(Optional, frozen=True):
     """The account at a service; empty: none."""
 
     user: str = ""
-    """The user name."""
+    """The user name, or its place as ``password`` has it: then processes with one configuration have a login each."""
     password: str = ""
     """The password, as ``env:NAME`` (an environment variable) or ``file:PATH``."""
 
@@ -102,7 +102,7 @@ def anchor_paths(section: S, folder: Path) -> S:
             return value
         if key.endswith(("_file", "_folder")):
             return str((folder / value).absolute())
-        if key.endswith(("password", "token", "api_key")) and value.startswith("file:"):
+        if key.endswith(("user", "password", "token", "api_key")) and value.startswith("file:"):
             return f"file:{(folder / value.removeprefix('file:')).absolute()}"
         return value
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Bus, Store, Tls
+from dart_streams.config.connections import SECRET
 from dart_streams.config.text import text_of
 from dart_streams.errors import ConfigError
 
@@ -25,7 +26,7 @@ def kafka_arguments(bus: Bus) -> dict[str, Any]:
         settings["ssl_context"] = context
     if bus.login.user:
         settings["sasl_mechanism"] = bus.login.mechanism
-        settings["sasl_plain_username"] = bus.login.user
+        settings["sasl_plain_username"] = read_secret(bus.login.user, "bus.login.user")
         settings["sasl_plain_password"] = read_secret(bus.login.password, "bus.login.password")
     return settings
 
@@ -56,22 +57,25 @@ def cassandra_arguments(store: Store) -> dict[str, Any]:
     context = tls_context(store.tls, "store.tls")
     arguments: dict[str, Any] = {} if context is None else {"ssl_context": context}
     if store.login.user:
+        user = read_secret(store.login.user, "store.login.user")
         password = read_secret(store.login.password, "store.login.password")
-        arguments["auth_provider"] = PlainTextAuthProvider(store.login.user, password)
+        arguments["auth_provider"] = PlainTextAuthProvider(user, password)
     return arguments
 
 
 def read_secret(reference: str, key: str) -> str:
-    """Return the secret in ``env:NAME`` or ``file:PATH``, without a final line break; ``key`` is for error texts.
+    """Return the value in ``env:NAME`` or ``file:PATH``, without a final line break; another text is the value itself.
 
-    Raises :class:`ConfigError`, without the secret, if it is missing or empty.
+    Raises :class:`ConfigError` with the ``key``, and without the value, if it is missing or empty.
     """
+    if not SECRET.fullmatch(reference):
+        return reference
     kind, _, place = reference.partition(":")
     if kind == "env":
         if not (value := os.environ.get(place, "")):
             raise ConfigError(f"{key} is {reference}, and that environment variable is not set: set it")
     elif not (value := read_file(place, key).rstrip("\r\n")):
-        raise ConfigError(f"{key} is {reference}, and that file is empty: write the secret into it")
+        raise ConfigError(f"{key} is {reference}, and that file is empty: write the value into it")
     return value
 
 

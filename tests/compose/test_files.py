@@ -1,6 +1,7 @@
 """Docker Compose resolves the files of the stack in each combination that users need."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from dart_streams.errors import UserError
 from tests.compose.engine import Engine
 from tests.compose.stack import ROOT
+
+SECRETS = "/app/deploy/secrets"
 
 
 def resolved(docker: Engine, *files: str, profiles: str = "*", **environment: str) -> dict[str, Any]:
@@ -47,6 +50,17 @@ def test_nothing_is_published_beyond_loopback_and_pages_have_no_way_out(docker: 
     ports = {name: [port["host_ip"] for port in one["ports"]] for name, one in services.items() if "ports" in one}
     assert set(ports) == {"kafka", "cassandra", "ui", "gate", "grafana"}
     assert {address for addresses in ports.values() for address in addresses} == {"127.0.0.1"}
+
+
+def test_each_kind_of_process_has_its_own_secrets_and_pages_no_token(docker: Engine):
+    services = resolved(docker)["services"].items()
+    mounted = {name: {v["target"]: v["source"] for v in one.get("volumes", ())} for name, one in services}
+    folders = {name: Path(found[SECRETS]) for name, found in mounted.items() if SECRETS in found}
+    kinds = {name: name for name in ("env", "ui", "trainer", "rollout", "curator", "recorder", "monitor")}
+    kinds |= dict.fromkeys(("topics-apply", "schema-apply", "policy", "before", "demo", "cli"), "run")
+    assert {name: folder.name for name, folder in folders.items()} == kinds
+    assert all((folder / ".gitkeep").exists() for folder in folders.values()), "else the engine makes root's"
+    assert {name for name, found in mounted.items() if "/app/.dart/page" in found} == {"ui", "before", "demo"}
 
 
 def test_an_unknown_file_of_an_authority_is_named(docker: Engine):

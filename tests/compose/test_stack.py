@@ -138,6 +138,9 @@ def test_every_few_lines_of_up_have_the_address_of_the_page(stack: Stack, seen: 
     line = re.compile(rf"\| {re.escape(address)}\s*$", re.MULTILINE)
     wait_until(lambda: bool(line.search(demo.log())), "a line of the run with the address", UP_S)
     assert f"watch it at {address}" in demo.log()
+    searched = ("sh", "-c", f"grep -rl {address.rpartition('=')[2]} /app /tmp || true")
+    found = {name: stack.engine.docker("exec", stack.containers(name)[0]["Id"], *searched) for name in ("ui", "env")}
+    assert found == {"ui": "/app/.dart/page/ui.json\n", "env": ""}, "who plays foreign pages has no token"
 
 
 def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: Stack, seen: Witness, figures: Figures):

@@ -107,9 +107,7 @@ class Harness:
     async def respond(self, request: ActionRequest, text: str, error: str | None = None) -> None:
         action = events.action_response(
             text,
-            request_id=request.request_id,
-            trajectory_id=request.trajectory_id,
-            step=request.step,
+            to=request,
             tokens=[1, 2],
             logprobs=[-0.1, -0.2],
             entropies=[0.3, 0.4],

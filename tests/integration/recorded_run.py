@@ -158,9 +158,7 @@ class Answers:
         await asyncio.sleep(rng.uniform(0.001, 0.01))
         response = events.action_response(
             text,
-            request_id=request.request_id,
-            trajectory_id=request.trajectory_id,
-            step=request.step,
+            to=request,
             tokens=[rng.randrange(500) for _ in logprobs],
             logprobs=logprobs,
             entropies=[abs(rng.gauss(0.6, 0.4)) for _ in logprobs],

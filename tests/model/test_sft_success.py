@@ -87,9 +87,7 @@ class Served:
         made = await self.engine.generate(request)
         return events.action_response(
             made.text,
-            request_id=request.request_id,
-            trajectory_id=request.trajectory_id,
-            step=request.step,
+            to=request,
             tokens=made.tokens,
             logprobs=made.logprobs,
             entropies=made.entropies,

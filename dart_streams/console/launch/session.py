@@ -122,9 +122,9 @@ class Session:
     async def page_served(self, supervisor: Supervisor) -> AsyncIterator[None]:
         """Start the run's web page, if it has one, and show its address once it is up.
 
-        The page of an attached run is another process of the deployment, with its file in the state folder.
+        The page of an attached run is another process of the deployment, with its file in a folder for both alone.
         """
-        file = Path(self.config.run.state_dir) / PAGE_FILE
+        file = Path(self.config.run.state_dir) / "page" / PAGE_FILE
         if self.processes is not None:
             file = self.folder.path / PAGE_FILE
             file.unlink(missing_ok=True)

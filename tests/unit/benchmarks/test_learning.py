@@ -204,9 +204,7 @@ def answering(text: str):
         return [
             events.action_response(
                 text,
-                request_id=request.request_id,
-                trajectory_id=request.trajectory_id,
-                step=request.step,
+                to=request,
                 tokens=[1, 2],
                 logprobs=[-1.0, -0.5],
                 entropies=[1.0, 0.5],

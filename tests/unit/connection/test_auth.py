@@ -27,7 +27,8 @@ def test_by_default_everything_is_in_the_clear_and_nobody_logs_in():
 
 def test_a_login_and_tls_are_given_to_every_client(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THE_PASSWORD", SECRET)
-    login = KafkaLogin(user="dart", password="env:THE_PASSWORD")
+    monkeypatch.setenv("THE_USER", "dart")
+    login = KafkaLogin(user="env:THE_USER", password="env:THE_PASSWORD")
     bus = Bus(servers="kafka.example:9093", tls=Tls(enabled=True), login=login)
     settings = auth.kafka_arguments(bus)
     assert settings["security_protocol"] == "SASL_SSL"
@@ -124,7 +125,7 @@ def test_files_are_relative_to_the_configuration_that_names_them(tmp_path: Path)
     config = load(tmp_path / "c.toml")
     assert config.bus.tls.ca_file == config.store.tls.ca_file == str(tmp_path / "ca.pem")
     assert config.bus.login.password == f"file:{tmp_path}/../p"
-    assert (config.bus.login.user, config.store.tls.key_file) == ("file:a", "")
+    assert (config.bus.login.user, config.store.tls.key_file) == (f"file:{tmp_path}/a", "")
     again = tmp_path / "again.toml"
     again.write_text(tomli_w.dumps({"bus": {"tls": msgspec.to_builtins(config.bus.tls)}}))
     assert load(again).bus.tls == config.bus.tls

@@ -47,18 +47,16 @@ def test_a_sample_ends_once():
     tracker = OrderTracker()
     tracker.open_up_to(0, 2, 256)
     assert tracker.finish(OrderKey(0, 1, 0), "success", 3) == "rewarded"
-    assert tracker.finish(OrderKey(0, 1, 0), "failure", 3) == "repeated"
-    assert tracker.finish(OrderKey(0, 2, 0), "failure", 3) == "repeated"
-    assert tracker.finish(OrderKey(1, 0, 0), "failure", 3) == "repeated"
+    for place in ((0, 1), (0, 2), (1, 0)):
+        assert tracker.finish(OrderKey(*place, 0), "failure", 3) == "repeated"
 
 
 def test_the_attempts_before_the_last_fault_are_over():
     tracker = OrderTracker()
     tracker.open_up_to(0, 1, 256)
-    assert tracker.finish(OrderKey(0, 0, 0), "env_error", 3) == "ordered"
-    assert tracker.finish(OrderKey(0, 0, 0), "success", 3) == "repeated"
-    assert tracker.finish(OrderKey(0, 0, 1), "policy_error", 3) == "ordered"
-    assert tracker.finish(OrderKey(0, 0, 2), "env_error", 3) == "exhausted"
+    ends = (("env_error", 0), ("success", 0), ("policy_error", 1), ("env_error", 2))
+    found = [tracker.finish(OrderKey(0, 0, attempt), end, 3) for end, attempt in ends]
+    assert found == ["ordered", "repeated", "ordered", "exhausted"]
     assert 0 not in tracker.open
 
 

@@ -60,7 +60,7 @@ def compose_services() -> dict[str, Any]:
 
 def command(arguments: list[str]) -> list[str]:
     """A command without what differs by deployment: the configuration, a replica's name, where the page listens."""
-    text = shlex.join(arguments).replace(" --host 0.0.0.0 --behind-proxy --address-file .dart/ui.json --json", "")
+    text = shlex.join(arguments).replace(" --host 0.0.0.0 --behind-proxy --address-file .dart/page/ui.json --json", "")
     text = text.replace("'${DART_UI_PORT:-8765}'", "8765")
     return shlex.split(re.sub(r"--(config|id) ('[^']*'|\S+)", r"--\1", text))
 

@@ -109,12 +109,7 @@ def test_a_picture_that_the_model_cannot_take_costs_the_steps_that_show_it():
 
 def test_a_group_that_is_wanted_twice_is_read_once_and_in_its_turn():
     read: list[str] = []
-
-    def noting(wanted: CuratedGroup) -> ReadyGroup:
-        read.append(wanted.group_id)
-        return ready(wanted)
-
-    prefetcher = Prefetcher(noting)
+    prefetcher = Prefetcher(lambda wanted: [read.append(wanted.group_id), ready(wanted)][1])
     for name in "abab":
         prefetcher.want(events.curated_group(name))
     prefetcher.take(events.curated_group("b"))

@@ -113,12 +113,7 @@ def phone_entry(action: actions.Action) -> dict[str, Any] | None:
 
 SWIPES: dict[actions.Direction, actions.Direction] = {"up": "up", "down": "down", "left": "right", "right": "left"}
 """AndroidWorld's swipe by the finger's direction. Horizontal ones are named by the other side (its actuation.py)."""
-PHONE_KEYS = {
-    "enter": "keyboard_enter",
-    "escape": "navigate_back",
-    "back": "navigate_back",
-    "home": "navigate_home",
-}
+PHONE_KEYS = {"enter": "keyboard_enter", "escape": "navigate_back", "back": "navigate_back", "home": "navigate_home"}
 """AndroidWorld's action of a key."""
 
 
