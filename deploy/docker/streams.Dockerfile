@@ -23,7 +23,7 @@ RUN uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/pytho
 FROM python:3.11-slim-bookworm AS page
 WORKDIR /page
 # The pattern is for a checkout without `.dart`: a plain name would be an error.
-COPY deploy/docker/trust.sh deploy/docker/page-jars.sh deploy/local/page/pom.xml .dar[t]/jars ./
+COPY deploy/docker/trust.sh deploy/docker/page-jars.sh deploy/local/page .dar[t]/jars ./
 RUN --mount=type=secret,id=ca sh page-jars.sh /jars
 
 FROM python:3.11-slim-bookworm

@@ -356,9 +356,7 @@ def size_of(record: Any) -> int:
     return len(record.key or b"") + len(record.value or b"") + header_bytes(record.headers or ())
 
 
-def split_batches(
-    inputs: Sequence[Input],
-) -> Iterator[list[Input]]:
+def split_batches(inputs: Sequence[Input]) -> Iterator[list[Input]]:
     """Yield inputs in order, in batches that fit into one journal entry."""
     batch: list[Input] = []
     size = 0

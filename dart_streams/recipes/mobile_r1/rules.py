@@ -43,9 +43,5 @@ def order_of_stage(own: Own, order: RolloutOrder) -> RolloutOrder:
 
 
 RULES = Rules(
-    eligible_tasks=tasks_of_stage,
-    order=order_of_stage,
-    remember=note_recording,
-    demonstrations=True,
-    memory=Recordings,
+    eligible_tasks=tasks_of_stage, order=order_of_stage, remember=note_recording, demonstrations=True, memory=Recordings
 )

@@ -84,14 +84,8 @@ def test_an_episode_becomes_what_its_slot_did():
     assert found.episodes == [(1.0, 9.5)]
     assert found.actions == [6.0, 9.0]
     assert found.finished == [(9.5, 2)]
-    assert found.spans == [
-        SlotSpan(0, "reset", 1.0, 4.0),
-        SlotSpan(0, "wait", 4.0, 5.0),
-        SlotSpan(0, "step", 5.0, 6.0),
-        SlotSpan(0, "wait", 6.0, 7.0),
-        SlotSpan(0, "step", 7.0, 9.0),
-        SlotSpan(0, "evaluate", 9.0, 9.5),
-    ]
+    kinds, bounds = ("reset", "wait", "step", "wait", "step", "evaluate"), (1.0, 4.0, 5.0, 6.0, 7.0, 9.0, 9.5)
+    assert found.spans == [SlotSpan(0, *span) for span in zip(kinds, bounds[:-1], bounds[1:], strict=True)]
 
 
 def test_open_episodes_last_until_the_end_and_others_are_left_out():

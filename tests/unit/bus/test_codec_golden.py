@@ -5,7 +5,7 @@ left out while it is empty. Never edit one: a changed event gets a new version a
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -95,13 +95,19 @@ class GroupBefore(msgspec.Struct, frozen=True, kw_only=True):
     std: float
 
 
+def read_newest(topic: Topic, addition: str = "") -> tuple[str, Any]:
+    """Return the newest recorded value of a topic, and its event."""
+    golden = newest(topic, addition)
+    return golden.value, decode(topic, golden.value.encode(), golden.header_list)
+
+
 def test_a_reader_from_before_step_advantages_reads_groups_that_have_them():
-    golden = newest(curated.TOPIC, "+step-advantages")
-    present = decode(curated.TOPIC, golden.value.encode(), golden.header_list)
-    before = msgspec.json.decode(golden.value, type=GroupBefore)
+    value, present = read_newest(curated.TOPIC, "+step-advantages")
+    before = msgspec.json.decode(value, type=GroupBefore)
     assert [member.step_advantages for member in present.members] == [[0.25, 1.5], [-1.25]]
     kept = [msgspec.structs.replace(member, step_advantages=[]) for member in present.members]
     assert msgspec.to_builtins(before) == msgspec.to_builtins(msgspec.structs.replace(present, members=kept))
+    assert [member.step_advantages for member in read_newest(curated.TOPIC)[1].members] == [[], []]
 
 
 class TrainedBefore(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +123,8 @@ class TrainedBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_a_reader_from_before_imitation_reads_steps_that_imitated():
-    golden = newest(trained.TOPIC, "+imitated")
-    present = decode(trained.TOPIC, golden.value.encode(), golden.header_list)
-    before = msgspec.json.decode(golden.value, type=TrainedBefore)
+    value, present = read_newest(trained.TOPIC, "+imitated")
+    before = msgspec.json.decode(value, type=TrainedBefore)
     assert (present.imitated, present.sft_updates) == (["t-1", "t-2"], [["t-3"], ["t-1"]])
     kept = msgspec.structs.replace(present, imitated=[], sft_updates=[])
     assert msgspec.to_builtins(before) == msgspec.to_builtins(kept)
@@ -138,22 +143,10 @@ class PromptBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_an_older_reader_accepts_prompts_with_separate_messages():
-    golden = newest(action_requests.TOPIC, "+separate")
-    present = decode(action_requests.TOPIC, golden.value.encode(), golden.header_list)
-    before = msgspec.json.decode(golden.value, type=PromptBefore)
+    value, present = read_newest(action_requests.TOPIC, "+separate")
+    before = msgspec.json.decode(value, type=PromptBefore)
     assert [part.separate for part in present.turns] == [True, True, True]
     assert [(part.role, part.text, part.image) for part in present.turns] == [
         (part.role, part.text, part.image) for part in before.turns
     ]
-
-
-def test_a_prompt_from_before_separate_messages_has_none():
-    golden = newest(action_requests.TOPIC)
-    event = decode(action_requests.TOPIC, golden.value.encode(), golden.header_list)
-    assert [part.separate for part in event.turns] == [msgspec.UNSET, msgspec.UNSET]
-
-
-def test_a_group_from_before_step_advantages_has_none():
-    golden = newest(curated.TOPIC)
-    event = decode(curated.TOPIC, golden.value.encode(), golden.header_list)
-    assert [member.step_advantages for member in event.members] == [[], []]
+    assert [part.separate for part in read_newest(action_requests.TOPIC)[1].turns] == [msgspec.UNSET, msgspec.UNSET]

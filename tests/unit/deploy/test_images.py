@@ -75,9 +75,9 @@ def test_the_image_has_the_plot_library_where_the_page_looks_for_it():
     given = java.jar_folder("page", java.SHARED_JARS).name.rpartition("-")[2]
     assert f"cut -c 1-{len(given)})" in (ROOT / "deploy/docker/page-jars.sh").read_text()
     copied = {path for line in re.findall(r"^COPY (.*) \./$", dockerfile, re.MULTILINE) for path in line.split()}
-    assert str((java.RECIPES / "page/pom.xml").relative_to(ROOT)) in copied
+    assert str((java.RECIPES / "page").relative_to(ROOT)) in copied
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    assert {"!deploy/local/page/pom.xml", "!deploy/docker/*.sh", "!.dart/jars/page-*"} <= set(ignored)
+    assert {"!deploy/local/page", "!deploy/docker/*.sh", "!.dart/jars/page-*"} <= set(ignored)
 
 
 def test_the_version_is_that_of_the_package_and_needs_none_installed():

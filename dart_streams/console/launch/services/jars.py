@@ -1,5 +1,6 @@
 """The jars of services, of the page's plots and of phones, which Maven fetches once for each version of a pom."""
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -48,8 +49,20 @@ def fetch_jars(service: str, cache: Path) -> Path:
         if done.returncode != 0:
             last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
             raise ServiceUnavailable(f"Maven could not fetch the jars of {service}:\n{last}")
+        refuse_others(jars, RECIPES / service / "jars.sha256")
         jars.rename(folder)
     return folder
+
+
+def refuse_others(folder: Path, sums: Path) -> None:
+    """Raise :class:`ServiceUnavailable` unless a folder has the jars that a file names by content, and no others."""
+    found = {f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}" for jar in folder.iterdir()}
+    if differ := found ^ set(sums.read_text().splitlines()):
+        names = ", ".join(sorted({line.partition("  ")[2] for line in differ})[:5])
+        raise ServiceUnavailable(
+            f"Maven's repository has other jars than {sums}: {names}. If the versions of its pom were changed, write "
+            "the file anew, with `sha256sum *` in the folder of `mvn dependency:copy-dependencies`; else trust none"
+        )
 
 
 def main(services: Sequence[str] = FETCHED) -> int:

@@ -257,12 +257,24 @@ def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.Monk
         jars.fetch_jars("kafka", tmp_path)
 
 
-def test_a_failed_fetch_leaves_nothing_that_could_be_taken_for_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    maven = program(tmp_path / "bin" / "mvn", "echo '[ERROR] no network' >&2", "exit 1")
+@pytest.mark.parametrize(
+    ("does", "text"),
+    [
+        ("echo '[ERROR] no network' >&2; exit 1", "no network"),
+        ('for last; do :; done; mkdir "${last#*=}"; echo >"${last#*=}/kafka-clients.jar"', r"other jars than .*sha256"),
+    ],
+)
+def test_a_failed_fetch_leaves_nothing_that_could_be_taken_for_jars(monkeypatch, tmp_path: Path, does: str, text: str):
+    maven = program(tmp_path / "bin" / "mvn", does)
     monkeypatch.setenv("PATH", f"{maven.parent}:{os.environ['PATH']}")
-    with pytest.raises(ServiceUnavailable, match="no network"):
+    with pytest.raises(ServiceUnavailable, match=text):
         jars.fetch_jars("kafka", tmp_path / "cache")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("service", jars.FETCHED)
+def test_the_jars_of_this_machine_are_those_named_by_content(service: str):
+    jars.refuse_others(java.jar_folder(service, java.SHARED_JARS), java.RECIPES / service / "jars.sha256")
 
 
 def test_a_lock_is_waited_for_and_given_up_with_a_reason(tmp_path: Path):

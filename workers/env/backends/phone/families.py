@@ -76,11 +76,7 @@ def set_alarm(rng: random.Random) -> PhoneProblem:
         start=make_state(alarms=before),
         goal=make_state(alarms=[*before, [target, "on"]]),
         oracle=in_turn(
-            press("Button", "Add alarm"),
-            Type(hour),
-            press("EditText", "Minute"),
-            Type(minute),
-            press("Button", "Save"),
+            press("Button", "Add alarm"), Type(hour), press("EditText", "Minute"), Type(minute), press("Button", "Save")
         ),
     )
 

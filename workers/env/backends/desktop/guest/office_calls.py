@@ -34,10 +34,7 @@ def read_cells(document: Any, _: "dict[str, Any]") -> str:
     cursor.gotoEndOfUsedArea(False)
     rows, columns = (
         min(end + 1, most)
-        for end, most in (
-            (cursor.RangeAddress.EndRow, MOST_ROWS),
-            (cursor.RangeAddress.EndColumn, MOST_COLUMNS),
-        )
+        for end, most in ((cursor.RangeAddress.EndRow, MOST_ROWS), (cursor.RangeAddress.EndColumn, MOST_COLUMNS))
     )
     values = sheet.getCellRangeByPosition(0, 0, columns - 1, rows - 1).getDataArray()
     return "\n".join(
