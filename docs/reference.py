@@ -8,7 +8,7 @@ import ast
 import inspect
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -21,8 +21,7 @@ from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
 from dart_streams.console.cli.main import COMMANDS, build_app
-from dart_streams.telemetry import instrument_table
-from dart_streams.telemetry.instrument_table import Instrument
+from dart_streams.telemetry import names
 from docs import fault_matrix
 from topics import training_metrics
 from workers.tracker.points import name_of
@@ -69,7 +68,7 @@ A share is between 0 and 1. An arrow shows the direction of improvement.
 
 A [tracker](how-to/data.md#trackers) gives some of them the names of TRL, and `train_ms` in seconds.
 
-This page is generated from `topics/training_metrics.py` and `dart_streams/telemetry/instrument_table.py`:
+This page is generated from `topics/training_metrics.py` and `dart_streams/telemetry/names.py`:
 `make reference` writes it.
 """
 INSTRUMENTS = """
@@ -268,6 +267,18 @@ def format_parameter(parameter: Any) -> str:
     )
 
 
+HEADINGS = {
+    "env": "Environment workers",
+    "rollout": "Rollout workers",
+    "recorder": "Recorder",
+    "curator": "Curator",
+    "trainer": "Trainer",
+    "monitor": "Monitor",
+    "": "Every process",
+}
+"""Heading of the instruments whose names begin so."""
+
+
 def metrics_page() -> str:
     """Return the page of all metrics of an optimizer step, a table a group."""
     parts = [METRICS]
@@ -277,16 +288,19 @@ def metrics_page() -> str:
         for one in members:
             cells = (f"`{one.name}`", one.unit, ARROWS[one.better], one.meaning, f"`{name_of(one.name)}`")
             parts.append(f"| {' | '.join(cells)} |\n")
-    return "".join([*parts, INSTRUMENTS, *map(instruments_section, instrument_table.GROUPS.items())])
+    return "".join([*parts, INSTRUMENTS, *(instruments_section(prefix) for prefix in HEADINGS)])
 
 
-def instruments_section(group: tuple[str, Sequence[Instrument]]) -> str:
+def instruments_section(prefix: str) -> str:
     """Return the table of a kind of process's instruments, under its heading."""
-    heading, members = group
-    lines = [f"\n### {heading}\n\n| instrument | kind | unit | attributes | meaning |\n|---|---|---|---|---|\n"]
-    for one in members:
-        attributes = ", ".join(f"`{name}`" for name in one.attributes)
-        lines.append(f"| `{one.name}` | {one.kind} | `{one.unit}` | {attributes} | {one.meaning} |\n")
+    lines = [
+        f"\n### {HEADINGS[prefix]}\n\n| instrument | kind | unit | attributes | meaning |\n|---|---|---|---|---|\n"
+    ]
+    for name, one in names.BY_NAME.items():
+        own = name.partition(".")[0]
+        if (own if own in HEADINGS else "") == prefix:
+            attributes = ", ".join(f"`{name}`" for name in one.attributes)
+            lines.append(f"| `{name}` | {one.kind} | `{one.unit}` | {attributes} | {one.meaning} |\n")
     return "".join(lines)
 
 

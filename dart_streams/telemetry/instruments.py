@@ -1,4 +1,4 @@
-"""Instruments with the unit and description that :mod:`dart_streams.telemetry.instrument_table` has of their name.
+"""OpenTelemetry's instruments, made as :mod:`dart_streams.telemetry.names` declares them.
 
 Counters and gauges of the hot path are observable instruments, which are read only for an export. The SDK's
 synchronous instruments take some ten microseconds a call, and a step makes a dozen calls.
@@ -10,55 +10,42 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from dart_streams.telemetry.instrument_table import BOUNDS, BY_NAME, Instrument, Kind
+from dart_streams.telemetry.instrument import BOUNDS, Instrument
 
 Read = Callable[[CallbackOptions], Iterable[Observation]]
 
 
-def find_instrument(name: str, kind: Kind) -> Instrument:
-    """Return an instrument of the table; raise LookupError if it has none of this name and kind."""
-    instrument = BY_NAME.get(name)
-    if instrument is None or instrument.kind != kind:
-        raise LookupError(f"the table of instruments has no {kind} {name!r}: add it to instrument_table.py")
-    return instrument
-
-
-def create_counter(meter: Meter, name: str) -> metrics.Counter:
+def create_counter(meter: Meter, own: Instrument) -> metrics.Counter:
     """Create a counter."""
-    own = find_instrument(name, "counter")
-    return meter.create_counter(name, own.unit, own.meaning)
+    return meter.create_counter(str(own), own.unit, own.meaning)
 
 
-def create_gauge(meter: Meter, name: str) -> metrics._Gauge:
+def create_gauge(meter: Meter, own: Instrument) -> metrics._Gauge:
     """Create a gauge."""
-    own = find_instrument(name, "gauge")
-    return meter.create_gauge(name, own.unit, own.meaning)
+    return meter.create_gauge(str(own), own.unit, own.meaning)
 
 
-def create_histogram(meter: Meter, name: str) -> metrics.Histogram:
+def create_histogram(meter: Meter, own: Instrument) -> metrics.Histogram:
     """Create a histogram with the buckets of its unit; those of the run's folder are exponential."""
-    own = find_instrument(name, "histogram")
-    return meter.create_histogram(name, own.unit, own.meaning, explicit_bucket_boundaries_advisory=BOUNDS[own.unit])
+    return meter.create_histogram(str(own), own.unit, own.meaning, explicit_bucket_boundaries_advisory=BOUNDS[own.unit])
 
 
-def observe_counter(meter: Meter, name: str, read: Read) -> None:
+def observe_counter(meter: Meter, own: Instrument, read: Read) -> None:
     """Create a counter whose totals ``read`` returns."""
-    own = find_instrument(name, "counter")
-    meter.create_observable_counter(name, [read], own.unit, own.meaning)
+    meter.create_observable_counter(str(own), [read], own.unit, own.meaning)
 
 
-def observe_gauge(meter: Meter, name: str, read: Read) -> None:
+def observe_gauge(meter: Meter, own: Instrument, read: Read) -> None:
     """Create a gauge whose values ``read`` returns."""
-    own = find_instrument(name, "gauge")
-    meter.create_observable_gauge(name, [read], own.unit, own.meaning)
+    meter.create_observable_gauge(str(own), [read], own.unit, own.meaning)
 
 
 class ObservedCounter:
     """A counter, for use by one thread."""
 
-    def __init__(self, meter: Meter, name: str) -> None:
+    def __init__(self, meter: Meter, own: Instrument) -> None:
         self._totals: Counter[tuple[tuple[str, str], ...]] = Counter()
-        observe_counter(meter, name, self._read)
+        observe_counter(meter, own, self._read)
 
     def add(self, count: int, attributes: Mapping[str, str] | None = None) -> None:
         """Add ``count``."""
@@ -81,9 +68,9 @@ class ObservedCounter:
 class ObservedGauge:
     """A gauge of the last value."""
 
-    def __init__(self, meter: Meter, name: str) -> None:
+    def __init__(self, meter: Meter, own: Instrument) -> None:
         self.value: float | None = None
-        observe_gauge(meter, name, self._read)
+        observe_gauge(meter, own, self._read)
 
     def set(self, value: float) -> None:
         """Set the value."""

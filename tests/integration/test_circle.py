@@ -46,7 +46,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.telemetry import names, spans
-from dart_streams.telemetry.instrument_table import BY_NAME
+from dart_streams.telemetry.names import BY_NAME
 from dart_streams.version import VERSION
 from tests.command_line import invoke
 from tests.integration import page_answers

@@ -2,7 +2,7 @@
 
 import re
 
-from dart_streams.telemetry.instrument_table import BY_NAME
+from dart_streams.telemetry.names import BY_NAME
 
 SERIES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
 """What Prometheus calls the series of an instrument, after its name, as the collector is set up."""

@@ -20,7 +20,7 @@ from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.lineage.traces import Timeline, lines_in
 from dart_streams.telemetry import exporters, names, spans
 from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
-from dart_streams.telemetry.instrument_table import BY_NAME
+from dart_streams.telemetry.names import BY_NAME
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 from dart_streams.version import VERSION
 from tests.waiting import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dart_streams.telemetry import names
-from dart_streams.telemetry.instrument_table import BY_NAME
+from dart_streams.telemetry.names import BY_NAME
 from tests.unit.telemetry.prometheus_names import labels_of, parse_query, series_names
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,7 @@ def test_what_an_operator_looks_for_is_shown():
 
 
 def test_every_instrument_of_the_table_is_created():
-    assert created() == {(one.name, one.kind) for one in BY_NAME.values()}
+    assert created() == {(name, one.kind) for name, one in BY_NAME.items()}
 
 
 def test_the_dashboard_has_variables_for_run_and_process():
