@@ -29,9 +29,10 @@ from tests.integration.miniwob_backend import (
 )
 from tests.integration.test_miniwob_capture import TOLERANCE
 from tests.processes import command_of
+from tests.waiting import wait_until
 from workers.env.backends.miniwob import backend as backend_module
 from workers.env.backends.miniwob import pooled_browser, watchdogs
-from workers.env.backends.miniwob.browser import NICENESS, Browser, spawn
+from workers.env.backends.miniwob.browser import NICENESS, VARIABLES, Browser, spawn
 from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
@@ -534,7 +535,9 @@ def test_a_browser_gives_way_to_the_other_processes_and_has_no_secrets(monkeypat
     monkeypatch.setenv("DART_KAFKA_PASSWORD", "secret")
     process, _, _ = spawn(["sleep", "60"])
     try:
-        assert "DART_KAFKA_PASSWORD" not in Path(f"/proc/{process.pid}/environ").read_text()
+        given = wait_until(Path(f"/proc/{process.pid}/environ").read_text, "variables, which a starting program lacks")
+        assert "DART_KAFKA_PASSWORD" not in given
+        assert VARIABLES.keys() <= dict(pair.split("=", 1) for pair in given.split("\0") if pair).keys()
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICENESS
         shared_by_session = Path(f"/proc/{process.pid}/autogroup")
         assert not shared_by_session.exists() or shared_by_session.read_text().endswith(f"nice {NICENESS}\n")

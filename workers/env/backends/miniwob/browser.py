@@ -66,6 +66,12 @@ FLAGS = (
     "--renderer-process-limit=2",
 )
 """The limit of 60 frames a second stays: without it an idle browser uses a whole core."""
+VARIABLES = {
+    "DBUS_SESSION_BUS_ADDRESS": "disabled:",
+    "FC_FONTATIONS": "1",
+    "VK_ICD_FILENAMES": "/usr/lib/chromium/vk_swiftshader_icd.json",
+}
+"""What Chromium sets itself while other threads read the environment. If a variable is new, that may crash it."""
 NICENESS = 10
 """A slow page delays one episode only, unlike the policy, the broker or the trainer. Started by root, Chromium would
 raise its own priority above theirs."""
@@ -183,7 +189,7 @@ def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
         # The protocol uses file descriptors 3 and 4; a POSIX shell can redirect only those below 10.
         ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
         pass_fds=(its_in, its_out),
-        env=login_variables(),
+        env=login_variables() | VARIABLES,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
