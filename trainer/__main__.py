@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dart_streams.config import Config, load
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import cpu_features, recipe
 from trainer.main import run_rank, stopped_by_signals
@@ -24,7 +25,7 @@ def read(file: Path) -> Config:
         return load(file)
     try:
         return msgspec.json.decode(file.read_bytes(), type=Config)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise ConfigError(f"{file}: {error}") from None
 
 

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from dart_streams import crash_points
 from dart_streams import fsync as durable
+from dart_streams.config.text import MALFORMED
 from dart_streams.disk_room import room_at
 from dart_streams.errors import ServiceUnavailable, UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
@@ -290,7 +291,7 @@ def state_in(checkpoint: Path) -> TrainerState:
     """Return the state of an undamaged checkpoint."""
     try:
         return msgspec.json.decode((checkpoint / STATE).read_bytes(), type=TrainerState)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise UserError(
             f"checkpoint {checkpoint} is intact, but this dart_streams cannot read its {STATE} ({error}): resume it "
             "with the version that wrote it"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.policy.weights import digest_file
 
 MANIFEST = "manifest.json"
@@ -60,6 +61,6 @@ def read(folder: Path) -> CheckpointManifest | str:
         return f"{MANIFEST} is missing: removed, or written by an older dart_streams"
     except OSError as error:
         return f"{MANIFEST} can't be read ({error.strerror or error})"
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         return f"{MANIFEST} is torn ({error})"
     return manifest if data == manifest.encoded() else f"{MANIFEST} has changed: its own SHA-256 differs"

@@ -11,6 +11,7 @@ import msgspec
 
 from dart_streams import fsync as durable
 from dart_streams.config import Config
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import UserError
 
 FILE = "refused.json"
@@ -84,7 +85,7 @@ def read(file: Path, config: Config) -> RefusedSteps:
     settings = settings_digest(config)
     try:
         refusals = msgspec.json.decode(file.read_bytes(), type=RefusedSteps)
-    except (FileNotFoundError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except (FileNotFoundError, *MALFORMED):
         return RefusedSteps(settings=settings)
     return refusals if refusals.settings == settings else RefusedSteps(settings=settings)
 

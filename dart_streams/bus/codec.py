@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import UserError
 from topics import Topic
 
@@ -124,7 +125,7 @@ def decode_json(topic: Topic, decoder: "msgspec.json.Decoder[T]", value: bytes) 
     """Decode a value of ``topic``; raise :class:`Undecodable` if it is invalid."""
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Undecodable(f"not a {topic.schema}: {error}") from None
 
 

@@ -11,6 +11,8 @@ import msgspec
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
+from dart_streams.config.text import MALFORMED
+
 PROTOCOL = "roundrobin"
 """The protocol name of aiokafka's default assignor, so that members of older versions may be in the same group.
 
@@ -74,7 +76,7 @@ def read_user_data(data: bytes | None, default: Data) -> Data:
     """Return decoded user data; ``default`` for bytes of another assignor, such as that of an older version."""
     try:
         return msgspec.json.decode(data or b"", type=type(default))
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         return default
 
 

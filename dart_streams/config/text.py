@@ -7,6 +7,9 @@ import msgspec
 
 from dart_streams.errors import ConfigError
 
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding bytes raises: for another form, no UTF-8, or too deep a nesting. msgspec declares the first alone."""
+
 T = TypeVar("T")
 
 OTHER_MARKS = (

@@ -17,6 +17,7 @@ import msgspec
 
 import topics
 from dart_streams.bus.codec import ID, decode, find_header
+from dart_streams.config.text import MALFORMED
 from dart_streams.curation.changelog import CLAIM, ENTRY, SNAPSHOT, parse_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 from dart_streams.errors import UserError
@@ -111,7 +112,7 @@ def state_of(agent: Agent, snapshot: Snapshot) -> Any:
         if not expanding.eof:
             raise JournalGap(f"{agent.name}: a snapshot is cut off, or has a state above {MOST_STATE_BYTES} bytes")
         return msgspec.msgpack.decode(encoded, type=agent.state)
-    except (zlib.error, msgspec.DecodeError, RecursionError) as error:
+    except (zlib.error, *MALFORMED) as error:
         raise JournalGap(f"{agent.name}: a snapshot is damaged ({error})") from None
 
 
@@ -154,7 +155,7 @@ def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapsho
                 snapshot = _snapshots.decode(value)
             elif kind.startswith(ENTRY):
                 entries.append(_entries.decode(value))
-        except (msgspec.DecodeError, RecursionError):
+        except MALFORMED:
             damaged.append(kind.decode())
     return snapshot, entries, damaged
 

@@ -6,6 +6,7 @@ import msgspec
 from cassandra.cluster import Session
 from cassandra.query import PreparedStatement
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import UserError
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -44,7 +45,7 @@ def observation_of(run: str, trajectory_id: str, text: str) -> Observation:
     """Decode a row of ``steps``; raise :class:`DamagedRow`, with the remedy, if it is invalid."""
     try:
         return _observations.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise DamagedRow(
             f"the store's row of a step of trajectory {trajectory_id} of run {run} is damaged ({error}): "
             f"the log has it whole, `dart-streams store rebuild --run {run}` writes it again"

@@ -24,7 +24,7 @@ PLUGINS = (
 PRODUCT_LINES = 77_979
 CORE_LINES = 61_029
 """Without :data:`PLUGINS`. Lines are those of Python files, blank ones and docstrings included."""
-TEST_LINES = 84_826
+TEST_LINES = 84_818
 CORE_KEYS = 82
 LONG, LONG_FILES = 300, 33
 """Lines of a long Python file, and how many files outside of tests are that long."""

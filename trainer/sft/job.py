@@ -11,6 +11,7 @@ import msgspec
 from dart_streams import fsync as durable
 from dart_streams.config import Config
 from dart_streams.config.sft import Sft
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import UserError
 
 JOB = "job.json"
@@ -122,7 +123,7 @@ def read_job(file: Path) -> SftJob:
     """Return a job; raise :class:`UserError` for a file that is none."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=SftJob)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise UserError(f"{file} is no job of a fine-tuning ({error}): remove {file.parent} to begin again") from None
 
 

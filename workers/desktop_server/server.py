@@ -23,6 +23,7 @@ import msgspec
 from aiohttp import web
 
 from dart_streams.background import wait_first
+from dart_streams.config.text import MALFORMED
 from dart_streams.connection.auth import is_same_token
 from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response, time_limit_s
 from workers.desktop_server.leases import Lease, LeaseTable
@@ -89,7 +90,7 @@ class LeaseServer:
         """Lease a desktop that is ready, or wait for one."""
         try:
             body = msgspec.json.decode(await request.read() or b"{}", type=LeaseRequest)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except MALFORMED as error:
             return error_response(400, str(error))
         slot = await self._take(body.wait_s)
         if slot is None:

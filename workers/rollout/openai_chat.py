@@ -15,6 +15,7 @@ import msgspec
 
 from dart_streams.actions.dialects import Name
 from dart_streams.config.openai import Openai
+from dart_streams.config.text import MALFORMED
 from dart_streams.episodes import prompts
 from topics.values import MessagePart, Sampling
 from workers.rollout.engine import EngineFault
@@ -200,7 +201,7 @@ def decode(data: bytes) -> Completion:
     """Decode a response's body; raise EngineFault if it is no chat completion with an answer."""
     try:
         completion = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise EngineFault(f"the endpoint's response is not a chat completion: {error}") from None
     if not completion.choices:
         raise EngineFault("the endpoint's response has no choices")
@@ -211,7 +212,7 @@ def context_of(data: bytes, model: str) -> int | None:
     """Return a model's context length from an endpoint's model list; None if not listed."""
     try:
         listed = msgspec.json.decode(data, type=ModelList).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except MALFORMED:
         return None
     return next((each.max_model_len for each in listed if each.id == model), None)
 

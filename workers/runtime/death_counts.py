@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
+
 P = TypeVar("P", bound=Hashable)
 
 NOTE_BYTES = 4000
@@ -32,7 +34,7 @@ def read_note(text: str) -> DeathNote:
     """Parse the note of a committed offset; empty for foreign text."""
     try:
         return msgspec.json.decode(text, type=DeathNote) if text else DeathNote()
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except (UnicodeEncodeError, *MALFORMED):
         return DeathNote()
 
 

@@ -14,6 +14,7 @@ from dart_streams.config.recipes import override_tables
 from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tables import parse_settings
 from dart_streams.config.tasks import TaskSet
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs.bundle import Bundle, BundleError, BundleTooLarge
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_log import full_event
@@ -50,7 +51,7 @@ def captured_journal(bundle: Bundle) -> PhaseLog | None:
         return None
     try:
         journal = msgspec.json.decode(bundle.file(JOURNAL), type=PhaseLog)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise BundleError(f"{bundle.path}: {JOURNAL} is damaged ({error}): capture the run again") from None
     return msgspec.structs.replace(journal, outcome="recorded") if journal.outcome == "unfinished" else journal
 
@@ -61,7 +62,7 @@ def pieces_of(bundle: Bundle) -> Pieces:
         return read_pieces(config_of(bundle), tasks_of(bundle))
     try:
         return parse_stored(bundle.text(TOKENS))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise BundleError(f"{bundle.path}: {TOKENS} is damaged ({error}): capture the run again") from None
 
 

@@ -14,7 +14,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
-from dart_streams.config.text import text_of
+from dart_streams.config.text import MALFORMED, text_of
 from dart_streams.console.bundles.bundle_inputs import CONFIG, FILES, TASKS, TOKENS
 from dart_streams.console.bundles.progress import report_progress
 from dart_streams.console.lineage.traces import lines_in
@@ -115,7 +115,7 @@ def with_tokens(records: Iterator[BundleRecord], tokens: set[int]) -> Iterator[B
     """Yield observations, and add the tokens of their actions to ``tokens``."""
     decode = msgspec.json.Decoder(AnswerTokens).decode
     for record in records:
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             taken = decode(record.value or b"").taken
             tokens.update(taken.tokens if taken else ())
         yield record

@@ -18,7 +18,7 @@ from dart_streams.actions.sequence import format_all, parse_written
 from dart_streams.config import Config, Policy
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
-from dart_streams.config.text import text_of
+from dart_streams.config.text import MALFORMED, text_of
 from dart_streams.console.datasets.episode_columns import InvalidRow, RecordedEpisode
 from dart_streams.console.datasets.episode_rows import UNANSWERED, add_image, episode_of
 from dart_streams.episodes import prompts
@@ -220,7 +220,7 @@ def episodes_of_lines(path: Path) -> Iterator[Placed]:
         text, place = text_of(line, str(path), number).strip(), f"{path}:{number}"
         try:
             yield Placed(place, episode_of_line(msgspec.json.decode(text, type=DemonstrationLine), line_id(text), read))
-        except (msgspec.DecodeError, InvalidRow, RecursionError) as error:
+        except (InvalidRow, *MALFORMED) as error:
             raise UserError(f"{place}: {error}") from None
 
 

@@ -9,6 +9,7 @@ import msgspec
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Bus
 from dart_streams.config.tasks import task_id
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from topics import tasks
@@ -62,7 +63,7 @@ def lines_of(file: Path) -> Iterator[ProposedTask]:
         try:
             if line.strip():
                 yield msgspec.json.decode(line, type=ProposedTask)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except MALFORMED as error:
             raise UserError(f"{file}, line {number}: no proposed task: {error}") from None
 
 

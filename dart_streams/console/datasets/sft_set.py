@@ -16,7 +16,7 @@ from dart_streams.actions.dialects import BY_NAME
 from dart_streams.config import Config, Policy
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
-from dart_streams.config.text import text_of
+from dart_streams.config.text import MALFORMED, text_of
 from dart_streams.console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
 from dart_streams.console.datasets import demonstrations
 from dart_streams.console.datasets.chat_lines import ChatLine, read_chat
@@ -220,7 +220,7 @@ def read_line(path: Path, number: int, line: bytes, policy: Policy) -> Placed | 
         return Placed(place, episode_of_line(found, line_id(text), read))
     except ConfigError as error:
         return Unusable(place, "no text", str(error))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         return Unusable(place, "invalid line", str(error))
     except InvalidRow as error:
         return Unusable(place, "missing image" if str(error).startswith("image ") else "invalid line", str(error))

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from dart_streams.config import Config
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.launch import processes
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import hub_models, recipe
@@ -61,7 +62,7 @@ def fetch_commit(model: HubModel, program: Path) -> str:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     try:
         answer = msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=FetchAnswer)
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         raise ConfigError(f"policy.path: `{' '.join(command)}` failed with exit code {done.returncode}") from None
     if answer.reason:
         raise NotFetched(f"policy.path: {answer.reason}", answer.exit_code)

@@ -7,6 +7,7 @@ from typing import Self
 import msgspec
 import psutil
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.launch.services.daemon import Birth, birth_of, is_alive, stop
 from dart_streams.console.launch.services.jars import SERVICES
 from dart_streams.console.runs.run_folder import is_locked
@@ -68,7 +69,7 @@ def read(path: Path) -> ProcessRegistry | None:
     """Return the registry in a file, None if it is missing or torn."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProcessRegistry)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, *MALFORMED):
         return None
 
 

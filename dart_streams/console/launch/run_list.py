@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.process_registry import ProcessRegistry
 from dart_streams.console.runs.provenance import MachineDescription
@@ -86,7 +87,7 @@ def facts_of(journal: PhaseLog, report: bytes) -> RunFacts:
     """Return the facts of a run by its journal and its report, which may be empty."""
     try:
         figures = msgspec.json.decode(report, type=Figures)
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         figures = Figures()
     phases = journal.phases
     ended_ms = max((phase.ended_ms or phase.started_ms for phase in phases), default=None)

@@ -10,6 +10,7 @@ from kafka.admin import KafkaAdminClient
 
 from dart_streams.bus import admin
 from dart_streams.config import Bus
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.launch.run_list import folder_bytes, is_running
 from dart_streams.console.repair import projection
 from dart_streams.console.runs.run_folder import RunFolder, all_runs, point_latest
@@ -55,7 +56,7 @@ def screenshots_in(session: Session, run: str) -> tuple[set[str], set[str]]:
     for name, observation in session.execute(query, timeout=None):
         try:
             shown = msgspec.json.decode(observation, type=ShownScreen).screenshot
-        except (msgspec.DecodeError, RecursionError) as error:
+        except MALFORMED as error:
             if name == run:
                 continue
             raise UserError(

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
+
 EVENT = "waiting for the "
 MOST_REASON = 200
 
@@ -38,7 +40,7 @@ def newest_wait(process: str, lines: Iterable[str], since_s: float, now_s: float
     for line in reversed(list(lines)):
         try:
             said = msgspec.json.decode(line, type=WaitLine)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except MALFORMED:
             continue
         if said.event.startswith(EVENT) and said.timestamp.timestamp() >= since_s and said.end_s >= now_s:
             return ServiceWait(process, said.event.removeprefix(EVENT), said.reason[:MOST_REASON])

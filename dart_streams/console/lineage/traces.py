@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.spans import SpanRef
@@ -56,7 +57,7 @@ class Timeline:
         self.switches: defaultdict[int, list[RecordedSpan]] = defaultdict(list)
         decoder = msgspec.json.Decoder(RecordedSpan)
         for line in lines:
-            with contextlib.suppress(msgspec.DecodeError, RecursionError):  # the last line of a process that was killed
+            with contextlib.suppress(*MALFORMED):  # the last line of a process that was killed
                 self._add(decoder.decode(line))
 
     def _add(self, span: RecordedSpan) -> None:

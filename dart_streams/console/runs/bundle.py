@@ -22,6 +22,7 @@ import msgspec
 import zstandard
 from msgspec import Meta
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.disk_room import refusal_of
 from dart_streams.errors import UserError
 from topics.values import LAST_MS, Partition
@@ -255,7 +256,7 @@ class Bundle:
                     left -= length
                     yield decode(read_exactly(reader, length))
                 reader.read(1)  # at its end zstd compares the checksum
-            except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError, RecursionError) as error:
+            except (zstandard.ZstdError, EOFError, MemoryError, *MALFORMED) as error:
                 reason = f"{self.path} is damaged in {section.name} ({error})"
                 raise BundleError(f"{reason}: capture the run again, or copy it again") from None
 
@@ -302,7 +303,7 @@ def read_directory(path: Path) -> Directory:
         raise BundleError(f"no bundle {path}: make one with `dart-streams capture RUN -o {path.name}`") from None
     except OSError as error:
         raise BundleError(f"{path} can't be read: {error.strerror}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise BundleError(f"{path} has a damaged directory ({error}): copy it or capture the run again") from None
 
 

@@ -13,6 +13,8 @@ from typing import Annotated, Self, TypeVar
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
+
 T = TypeVar("T")
 Series = tuple[str, str, float]
 """Process, attributes as JSON, and start of the process."""
@@ -169,5 +171,5 @@ def decode_texts(texts: Iterable[bytes | msgspec.Raw], form: type[T]) -> Iterato
     """Yield the JSON texts that have a form; those of a restored run may be anybody's."""
     decoder = msgspec.json.Decoder(form)
     for text in texts:
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             yield decoder.decode(text)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
 from dart_streams.console.runs.log_liveness import LogLiveness
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
@@ -380,7 +381,7 @@ class RunState(ActivityState):
     def observation(self, trajectory_id: str, step: int) -> Observation | None:
         """Return a kept observation, decoded in full; None without one, or where more than its header is wrong."""
         record = self.observations.get(trajectory_id, {}).get(step)
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             return DECODE_OBSERVATION(record.value) if record is not None else None
         return None
 

@@ -13,6 +13,7 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
+from dart_streams.config.text import MALFORMED
 from dart_streams.policy.hub_models import find_snapshot, hub_model
 from dart_streams.policy.recipe import tiny_policy_folder
 
@@ -63,7 +64,7 @@ def has_part(part: dict[str, Any] | None, kind: str) -> bool:
 
 
 def parse_pieces(data: bytes) -> dict[int, bytes]:
-    """Return the bytes of each token in a ``tokenizer.json``; raise :class:`msgspec.DecodeError` for another file."""
+    """Return the bytes of each token in a ``tokenizer.json``; raise :data:`MALFORMED` for another file."""
     file = msgspec.json.decode(data, type=TokenizerFile)
     vocabulary = file.model.vocab
     ids = vocabulary if isinstance(vocabulary, dict) else {piece: at for at, (piece, _) in enumerate(vocabulary)}
@@ -113,7 +114,7 @@ def read_pieces(config: Config, tasks: TaskSet) -> Pieces:
         else:
             folder = Path(text) if text else tiny_policy_folder(config, tasks)
         return parse_pieces((folder / TOKENIZER).read_bytes()) if folder is not None else {}
-    except (OSError, msgspec.MsgspecError, RecursionError):
+    except (OSError, *MALFORMED):
         return {}
 
 
@@ -123,5 +124,5 @@ def format_pieces(pieces: Pieces, tokens: Collection[int]) -> str:
 
 
 def parse_stored(text: str) -> Pieces:
-    """Return the pieces in a bundle's text; raise :class:`msgspec.DecodeError` for another text."""
+    """Return the pieces in a bundle's text; raise :data:`MALFORMED` for another text."""
     return msgspec.json.decode(text.encode(), type=dict[int, bytes])

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dart_streams.config import Config
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import ConfigError
 
@@ -35,7 +36,7 @@ def check_model(model_dir: Path, program: Path, config: Config) -> Fit:
             return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Fit)
         except subprocess.TimeoutExpired:
             return Fit(reason=f"`{' '.join(command)}` did not end within {TIMEOUT_S:g} s")
-        except (msgspec.DecodeError, RecursionError):
+        except MALFORMED:
             return Fit(reason=f"`{' '.join(command)}` failed: {done.stderr.strip().rpartition(chr(10))[2]}")
 
 

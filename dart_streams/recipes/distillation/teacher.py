@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.recipes.distillation.rules import Settings
@@ -68,7 +69,7 @@ def answer_logprobs(data: bytes, answer: list[int]) -> list[float]:
     """
     try:
         found = msgspec.json.decode(data, type=Scored).prompt_logprobs
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise EngineFault(f"its response is none of {PATH}: {error}") from None
     last = (found or [])[-len(answer) :]
     scores = [entry and entry.get(str(token)) for entry, token in zip(last, answer, strict=False)]

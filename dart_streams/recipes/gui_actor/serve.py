@@ -21,6 +21,7 @@ from dart_streams.actions import Click
 from dart_streams.actions.dialects import View
 from dart_streams.actions.dialects.native import Native
 from dart_streams.config import Policy
+from dart_streams.config.text import MALFORMED
 from dart_streams.pictures import UnusablePicture
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.recipes.gui_actor.grounding import Asked, Grounder
@@ -90,7 +91,7 @@ class GroundingEndpoint:
         try:
             chat = msgspec.json.decode(await request.read(), type=ChatRequest)
             asked = await asyncio.to_thread(self.asked_by, chat)
-        except (msgspec.DecodeError, UnusableRequest, RecursionError) as error:
+        except (UnusableRequest, *MALFORMED) as error:
             return web.json_response({"error": {"message": str(error)}}, status=400)
         async with self._turn:
             text = await asyncio.to_thread(self.answer, asked)

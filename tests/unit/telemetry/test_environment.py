@@ -64,21 +64,12 @@ def test_a_disabled_sdk_is_said_at_the_start(tmp_path: Path):
 
 def test_variables_of_other_programs_cost_a_run_no_metrics_and_no_spans(tmp_path: Path):
     """All of those at once that the SDK, or a distribution of it, reads when it sets itself up."""
-    log, measured, spans = measure(
-        tmp_path,
-        OTEL_TRACES_SAMPLER="always_off",
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_TRACES_EXPORTER="none",
-        OTEL_SERVICE_NAME="other",
-        OTEL_RESOURCE_ATTRIBUTES="garbage,,=%",
-        OTEL_EXPORTER_OTLP_ENDPOINT="nowhere",
-        OTEL_METRIC_EXPORT_TIMEOUT="soon",
-        OTEL_METRICS_EXEMPLAR_FILTER="garbage",
-        OTEL_BSP_EXPORT_TIMEOUT="soon",
-        OTEL_PROPAGATORS="garbage",
-        OTEL_SDK_DISABLED="false",
-        OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="100",
+    others = (
+        "TRACES_SAMPLER=always_off METRICS_EXPORTER=none TRACES_EXPORTER=none SERVICE_NAME=other SDK_DISABLED=false "
+        "RESOURCE_ATTRIBUTES=garbage,,=% EXPORTER_OTLP_ENDPOINT=nowhere METRIC_EXPORT_TIMEOUT=soon PROPAGATORS=garbage "
+        "METRICS_EXEMPLAR_FILTER=garbage BSP_EXPORT_TIMEOUT=soon SPAN_ATTRIBUTE_COUNT_LIMIT=100"
     )
+    log, measured, spans = measure(tmp_path, **dict(f"OTEL_{other}".split("=", 1) for other in others.split()))
     assert measured and spans == 1
     assert "nothing is measured" not in log
 

@@ -6,6 +6,7 @@ import msgspec
 from aiokafka.errors import KafkaError
 
 from dart_streams.clock import now_ms
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs import feedback
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.errors import ServiceUnavailable, UserError
@@ -50,7 +51,7 @@ class FeedbackIntake:
         """
         try:
             said = msgspec.json.decode(body, type=SaidFeedback)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except MALFORMED as error:
             raise UserError(f"this feedback can't be read: {error}") from None
         self.source.note_viewer()
         event = make_event(said, self.find(said.trajectory_id), now_ms())

@@ -5,6 +5,7 @@ from itertools import islice
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.episodes import TrajectoryRow, row_of
@@ -79,7 +80,7 @@ def text_matches(query: str, records: Iterable[BundleRecord]) -> Iterator[TextMa
     for record in records:
         try:
             event = decode(record.value or b"")
-        except (msgspec.DecodeError, RecursionError):
+        except MALFORMED:
             continue
         for place, text in texts_of(event):
             excerpt = cut_excerpt(text, query)

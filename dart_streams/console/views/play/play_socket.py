@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from dart_streams.background import run_beside
+from dart_streams.config.text import MALFORMED
 from dart_streams.console.views.play.gestures import AnyGesture, UnknownGesture
 from dart_streams.console.views.play.person_episode import page_view
 from dart_streams.console.views.play.player import PersonClient
@@ -67,7 +68,7 @@ class PlaySocket:
                 await self.player.give_back("the person gave the episode back")
             else:
                 await self.player.act(wanted.request, wanted.gesture)
-        except (UnknownGesture, UserError, msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        except (UnknownGesture, UserError, UnicodeEncodeError, *MALFORMED) as error:
             await self.socket.send_json({"problem": str(error)})
 
     def view(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.background import cancel_tasks
+from dart_streams.config.text import MALFORMED
 from workers.env.environment import EnvironmentFault
 
 MESSAGE_BYTES = 64 * 1024 * 1024
@@ -164,7 +165,7 @@ class DevTools:
                 received = await self._reader.readuntil(b"\0")
                 self._received_s = asyncio.get_running_loop().time()
                 self._dispatch(self._decoder.decode(received[:-1]))
-        except (EOFError, OSError, asyncio.LimitOverrunError, msgspec.DecodeError, RecursionError):
+        except (EOFError, OSError, asyncio.LimitOverrunError, *MALFORMED):
             pass
         finally:
             self.closed = True

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 import structlog
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from workers.env.backends.osworld import oracles
@@ -138,7 +139,7 @@ def read_checks(path: Path) -> dict[str, TaskCheck]:
     """Return the checks in a file of JSON lines, by page; a truncated line is skipped."""
     checks: dict[str, TaskCheck] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             check = msgspec.json.decode(line, type=TaskCheck)
             checks[check.page] = check
     return checks

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dart_streams.background import cancel_tasks
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import command_line, sandbox, syscall_filter
 from workers.env.backends.osworld.evaluator_cache import EvaluatorCache
@@ -177,7 +178,7 @@ class EvaluatorSidecar:
             async with asyncio.timeout(READY_S):
                 line = await self.process.stdout.readline()
             self.ready = msgspec.json.decode(line, type=SidecarReady)
-        except (TimeoutError, msgspec.DecodeError, RecursionError):
+        except (TimeoutError, *MALFORMED):
             self.ready = SidecarReady(broken=" ".join(self._error_lines) or "it says nothing")
         if self.ready.broken:
             await self._kill()

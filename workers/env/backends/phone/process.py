@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.config.text import MALFORMED
 from dart_streams.java import SHARED_JARS, find_java, jar_folder
 from workers.env.backends.phone.installation import class_path
 from workers.env.environment import EnvironmentFault
@@ -91,7 +92,7 @@ class PhoneProcess:
             raise EnvironmentFault(f"the phone has ended at {name!r}: {self._log_end()}")
         try:
             answer: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
+        except MALFORMED:
             raise EnvironmentFault(f"the phone wrote a line that is no answer to {name!r}: {line[:200]!r}") from None
         return answer
 
