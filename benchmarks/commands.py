@@ -48,6 +48,25 @@ def agents(
 
 
 @app.command()
+def fuzz(
+    surface: Annotated[str, typer.Argument(help="`records`, `documents`, `bundles`, `answers` or `requests`.")],
+    minutes: Annotated[float, typer.Option(help="Time of the campaign.", min=0)] = 10.0,
+    seed: Annotated[int, typer.Option(help="Seed of the mutations; a process that ends takes the next one.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Folder of the findings.")] = Path(".dart/fuzz"),
+    as_json: AsJson = False,
+) -> None:
+    """Mutated samples of what others write, and those that raise, take, or write what they must not.
+
+    It exits with 1 if it has findings.
+    """
+    from benchmarks.fuzz import campaign
+
+    found = campaign.measure(surface, minutes * 60, seed, folder.absolute())
+    show(found, as_json)
+    raise typer.Exit(1 if found["findings"] else 0)
+
+
+@app.command()
 def tracing(
     rounds: Annotated[int, typer.Option(help="Rounds, of a turn without and one with spans.", min=2)] = 40,
     episodes: Annotated[int, typer.Option(help="Episodes of a turn, of three steps each.", min=1)] = 64,

@@ -21,6 +21,7 @@ SMALL = {
     "simulate": "--envs 8 --hours 1 --seeds 1",
     "routing": "--slots 8 --workers 2 --hours 1 --seeds 1",
     "screenshots": "{folder}/screen.png",
+    "fuzz": "records --minutes 0.01 --folder {folder}",
 }
 """Commands without services, and the arguments of a small size."""
 
