@@ -293,10 +293,10 @@ def read_directory(path: Path) -> Directory:
             file.seek(size - tail - length)
             body = file.read(length)
         if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
-            raise BundleError(
-                f"{path} is a bundle of version {version}, and this program reads up to {VERSION}: upgrade dart_streams"
-            )
+            raise BundleError(f"{path} has version {version}, this program reads up to {VERSION}: upgrade dart_streams")
         directory = msgspec.json.decode(body, type=Directory)
+        if len({section.name for section in directory.sections}) < len(directory.sections):
+            raise BundleError(f"{path} has a damaged directory (a name twice): copy it or capture the run again")
         raise_if_too_large(path, size, directory.sections)
         return directory
     except FileNotFoundError:

@@ -60,7 +60,7 @@ def absent(path: Path) -> None:
     path.unlink()
 
 
-NEWER = f"of version {bundles.VERSION + 1}, and this program reads up to {bundles.VERSION}: upgrade dart_streams"
+NEWER = f"has version {bundles.VERSION + 1}, this program reads up to {bundles.VERSION}: upgrade dart_streams"
 COMMANDS = (
     ("replay", "BUNDLE"),
     ("replay", "BUNDLE", "--set", "curation.entropy.keep=0.5"),

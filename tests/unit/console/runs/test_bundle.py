@@ -121,8 +121,8 @@ def test_records_out_of_order_are_found(tmp_path: Path):
         verify(path)
 
 
-def hostile(path: Path, name: str, kind: bundles.Kind, content: bytes, changed: Mapping[str, int | str] = {}) -> Path:
-    """Write a bundle of one section, with a given compression and the sizes that its directory is to claim."""
+def hostile(path: Path, name: str, kind: bundles.Kind, content: bytes, changed: Mapping = {}, times: int = 1) -> Path:
+    """Write a bundle of one section, named so often, with the sizes that its directory is to claim."""
     section = bundles.BundleSection(
         name=name,
         kind=kind,
@@ -132,7 +132,7 @@ def hostile(path: Path, name: str, kind: bundles.Kind, content: bytes, changed: 
         raw_size=1 << 24,
         sha256=hashlib.sha256(content).hexdigest(),
     )
-    body = msgspec.json.encode(bundles.Directory(version=1, manifest=MANIFEST, sections=[section]))
+    body = msgspec.json.encode(bundles.Directory(version=1, manifest=MANIFEST, sections=[section] * times))
     for key, value in changed.items():
         body = re.sub(rf'"{key}":("[^"]*"|-?\d+)'.encode(), f'"{key}":{value}'.encode(), body, count=1)
     payload = body + struct.pack("<I", len(body)) + bundles.MAGIC
@@ -196,14 +196,8 @@ def test_a_few_bytes_are_not_unpacked_to_gigabytes(tmp_path: Path, kind: bundles
 @pytest.mark.parametrize(
     "changed",
     [
-        {"start": -1},
-        {"start": 10**30},
-        {"size": -5},
-        {"items": -1},
-        {"items": 10**18},
-        {"kind": '"other"'},
-        {"start": 10**9},
-        {"name": "7"},
+        *({"start": -1}, {"start": 10**30}, {"start": 10**9}, {"size": -5}, {"items": -1}, {"items": 10**18}),
+        *({"kind": '"other"'}, {"name": "7"}),
     ],
 )
 def test_a_directory_that_says_anything_is_refused_as_a_damaged_bundle(tmp_path: Path, changed: dict[str, int | str]):
@@ -213,6 +207,11 @@ def test_a_directory_that_says_anything_is_refused_as_a_damaged_bundle(tmp_path:
         verify(path)
     with pytest.raises(BundleError):
         Bundle(path).text("config.toml")
+
+
+def test_a_directory_that_names_a_section_twice_is_refused(tmp_path: Path):
+    with pytest.raises(BundleError, match="a name twice"):
+        Bundle(hostile(tmp_path / "odd.dart", "curated", "records", frame(b""), times=2))
 
 
 @pytest.mark.parametrize(
