@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
+import topics
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import budget, difficulty, dispatch, feedback, groups, proposals
@@ -10,19 +11,6 @@ from dart_streams.curation.hooks import Rules
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import Agent
-from topics import (
-    Topic,
-    curated,
-    rollout_budgets,
-    rollout_orders,
-    task_difficulty,
-    task_verdicts,
-    tasks,
-    trajectories,
-    weights,
-    weights_serving,
-)
-from topics import feedback as feedback_topic
 
 
 def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
@@ -33,28 +21,28 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
     feedback has the feedback agent there.
     """
     curation, limits, rules = config.curation, Limits.of(config), bind_rules(config)
-    further: tuple[Topic, ...] = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
+    further: tuple[topics.Topic, ...] = (topics.weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
     if config.tasks.proposals:
-        further = (*further, task_verdicts.TOPIC)
+        further = (*further, topics.task_verdicts.TOPIC)
     return (
         Agent(
             name=difficulty.NAME,
-            inputs=(trajectories.TOPIC,),
-            outputs=(task_difficulty.TOPIC, rollout_orders.TOPIC),
+            inputs=(topics.trajectories.TOPIC,),
+            outputs=(topics.task_difficulty.TOPIC, topics.rollout_orders.TOPIC),
             state=difficulty.DifficultyState,
             apply=partial(difficulty.apply, window=difficulty.WINDOW, limits=limits, rules=rules),
         ),
         Agent(
             name=budget.NAME,
-            inputs=(task_difficulty.TOPIC,),
-            outputs=(rollout_budgets.TOPIC,),
+            inputs=(topics.task_difficulty.TOPIC,),
+            outputs=(topics.rollout_budgets.TOPIC,),
             state=budget.BudgetState,
             apply=partial(budget.apply, tasks=task_set, rules=rules),
         ),
         Agent(
             name=groups.NAME,
-            inputs=(trajectories.TOPIC,),
-            outputs=(curated.TOPIC,),
+            inputs=(topics.trajectories.TOPIC,),
+            outputs=(topics.curated.TOPIC,),
             state=groups.GroupsState,
             apply=partial(
                 groups.apply,
@@ -67,8 +55,8 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
         *optional_agents(config, task_set, rules),
         Agent(
             name=dispatch.NAME,
-            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *further),
-            outputs=(rollout_orders.TOPIC,),
+            inputs=(topics.rollout_budgets.TOPIC, topics.curated.TOPIC, topics.weights.TOPIC, *further),
+            outputs=(topics.rollout_orders.TOPIC,),
             state=dispatch.DispatchState,
             apply=partial(dispatch.apply, settings=dispatch.DispatchSettings.of(config, task_set), rules=rules),
             note_made_anew=dispatch.forget_unread,
@@ -81,16 +69,16 @@ def optional_agents(config: Config, task_set: TaskSet, rules: Rules) -> Iterator
     if config.tasks.proposals:
         yield Agent(
             name=proposals.NAME,
-            inputs=(tasks.TOPIC, trajectories.TOPIC),
-            outputs=(task_verdicts.TOPIC, rollout_orders.TOPIC),
+            inputs=(topics.tasks.TOPIC, topics.trajectories.TOPIC),
+            outputs=(topics.task_verdicts.TOPIC, topics.rollout_orders.TOPIC),
             state=proposals.ProposalsState,
             apply=partial(proposals.apply, settings=proposals.ProposalSettings.of(config, task_set)),
         )
     if config.feedback.enabled:
         yield Agent(
             name=feedback.NAME,
-            inputs=(feedback_topic.TOPIC, trajectories.TOPIC),
-            outputs=(curated.TOPIC,),
+            inputs=(topics.feedback.TOPIC, topics.trajectories.TOPIC),
+            outputs=(topics.curated.TOPIC,),
             state=feedback.FeedbackState,
             apply=partial(feedback.apply, settings=feedback.FeedbackSettings.of(config), rules=rules),
         )

@@ -12,17 +12,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from dart_streams.console.cli.options import (
-    AsJson,
-    ConfigFile,
-    RunConfig,
-    RunId,
-    State,
-    read_config,
-    run_config,
-    run_or_bundle,
-    split_names,
-)
+from dart_streams.console.cli import options
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
@@ -50,10 +40,10 @@ def capture(
     topics: Annotated[str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]")] = "",
     blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
-    run: RunId = "",
-    state: State = Path(".dart"),
-    config: RunConfig = None,
-    as_json: AsJson = False,
+    run: options.RunId = "",
+    state: options.State = Path(".dart"),
+    config: options.RunConfig = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or verify one."""
     from dart_streams.console.runs.bundle import verify as verify_bundle
@@ -62,11 +52,11 @@ def capture(
     if verify:
         show(verify_bundle(Path(name)), as_json=as_json, title=f"{name} is whole")
         return
-    deployment = run_config("" if config else name or run, state, config)
+    deployment = options.run_config("" if config else name or run, state, config)
     path = output or Path(f"{deployment.bus.run}.dart")
     if path.exists():
         raise UserError(f"{path} exists: remove it, or name another file with --output")
-    write(deployment, path, split_names(topics), blobs=blobs)
+    write(deployment, path, options.split_names(topics), blobs=blobs)
     show(verify_bundle(path), as_json=as_json, title=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
@@ -108,9 +98,9 @@ def replay(
     ] = "",
     topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. \\[default: all]")] = "",
     run: Annotated[str, typer.Option("--run", help="With --requests: a run, in place of a bundle.")] = "",
-    state: State = Path(".dart"),
-    config: ConfigFile = None,
-    as_json: AsJson = False,
+    state: options.State = Path(".dart"),
+    config: options.ConfigFile = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Repeat a bundle's decisions without services and compare; exit code 1 at the first difference.
 
@@ -132,8 +122,8 @@ def replay(
         raise UserError("name a bundle, made by `dart-streams capture`")
     bundle = Bundle(path)
     if into:
-        bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
-        show(publish_records(bundle, bus, split_names(topics), span_of(begin, until), speed), as_json=as_json)
+        bus = msgspec.structs.replace(options.read_config(config).bus, prefix=into)
+        show(publish_records(bundle, bus, options.split_names(topics), span_of(begin, until), speed), as_json=as_json)
         return
     if settings:
         show_what_if(what_if(bundle, settings), plot, as_json=as_json)
@@ -172,9 +162,9 @@ def replay_requests(path: Path | None, run: str, state: Path, config: Path | Non
         raise UserError("a bundle and --run are two sources of requests: name one of them")
     if path is not None:
         bundle = Bundle(path)
-        settings = request_replay.deployed_here(config_of(bundle), read_config(config))
+        settings = request_replay.deployed_here(config_of(bundle), options.read_config(config))
         return request_replay.replay_requests(bundle, settings, span, note)
-    settings, _ = run_or_bundle(run, state, None)
+    settings, _ = options.run_or_bundle(run, state, None)
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
         captured = Path(scratch) / "requests.dart"
         capturing.capture(settings, captured, READ)

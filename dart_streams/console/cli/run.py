@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_streams.console.cli.options import (
-    DEFAULT_CONFIG,
-    AsJson,
-    Recipes,
-    RunConfig,
-    RunId,
-    Settings,
-    SimulatedGpus,
-    SimulatedMemory,
-    State,
-    find_run,
-    read_config,
-    run_config,
-)
+from dart_streams.console.cli import options
 from dart_streams.console.cli.output import note, show
 from dart_streams.errors import UserError
 
@@ -46,21 +33,21 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Start nothing: print th
 def run(
     config: Annotated[
         Path | None,
-        typer.Argument(help=f"Configuration file. \\[default: {DEFAULT_CONFIG}; with --resume the run's own]"),
+        typer.Argument(help=f"Configuration file. \\[default: {options.DEFAULT_CONFIG}; with --resume the run's own]"),
     ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
     state: ResumedState = None,
     name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]")] = "",
     init: InitialModel = None,
-    recipe: Recipes = None,
-    settings: Settings = None,
+    recipe: options.Recipes = None,
+    settings: options.Settings = None,
     minutes: Minutes = None,
     attached: Attached = False,
     before: OnlyBefore = False,
     dry_run: DryRun = False,
-    gpus: SimulatedGpus = None,
-    gpu_memory: SimulatedMemory = 80.0,
-    as_json: AsJson = False,
+    gpus: options.SimulatedGpus = None,
+    gpu_memory: options.SimulatedMemory = 80.0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Start every process of a deployment under a supervisor, train, and write a report.
 
@@ -86,8 +73,8 @@ def run(
     if reason := environment.disabled_reason(os.environ):
         note(f"nothing is measured: {reason}")
     changes = [*(settings or ()), *([f"run.minutes={minutes}"] if minutes is not None else ())]
-    file, fresh = config or DEFAULT_CONFIG, bool(config) or not resume
-    given = read_config(file, recipe or (), changes) if fresh else None
+    file, fresh = config or options.DEFAULT_CONFIG, bool(config) or not resume
+    given = options.read_config(file, recipe or (), changes) if fresh else None
     if attached and given:
         run_start.run_attached(given, note, before_only=before)
         return
@@ -117,13 +104,18 @@ def refuse_options(
         raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
 
 
-def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:
+def evaluate(
+    run: options.RunId = "",
+    state: options.State = Path(".dart"),
+    config: options.RunConfig = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Evaluate the policy that is served now on the held-out tasks; the deployment's processes must be up."""
     from dart_streams.console.launch.run_start import evaluate_served
     from dart_streams.console.runs.evaluation import EvaluationRow
     from dart_streams.telemetry import setup
 
-    deployment = run_config(run, state, config)
+    deployment = options.run_config(run, state, config)
     setup.start_logs("eval")
     result = asyncio.run(evaluate_served(deployment))
     rows = [
@@ -135,10 +127,10 @@ def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = 
 
 def report(
     name: Annotated[str, typer.Argument(help="The run's id. \\[default: the latest]", metavar="RUN")] = "",
-    run: RunId = "",
-    state: State = Path(".dart"),
-    config: RunConfig = None,
-    as_json: AsJson = False,
+    run: options.RunId = "",
+    state: options.State = Path(".dart"),
+    config: options.RunConfig = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the report of a run again, from its topics, its rows and its metrics; the services must be up.
 
@@ -149,7 +141,7 @@ def report(
     from dart_streams.console.views import report as reports
     from dart_streams.telemetry import setup
 
-    folder = find_run(name or run, state) if config is None else deployment_folder(config, name or run)
+    folder = options.find_run(name or run, state) if config is None else deployment_folder(config, name or run)
     setup.start_logs("report")
     note(asyncio.run(reports.rewrite(folder, jars.plots_folder())))
     if as_json:
@@ -162,5 +154,5 @@ def deployment_folder(config: Path, run: str) -> RunFolder:
 
     if run:
         raise UserError("a run and --config name two deployments: give one of them")
-    given = read_config(config)
+    given = options.read_config(config)
     return run_folder.attach(given, Path(given.tasks.file))

@@ -4,7 +4,7 @@ A kind has a login of its own. Environment workers show web pages, so theirs ope
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from kafka.admin import (
@@ -54,16 +54,8 @@ Operation = Literal[
     "Read", "Write", "Describe", "Create", "Delete", "Alter", "AlterConfigs", "DescribeConfigs", "IdempotentWrite"
 ]
 Resource = Literal["topic", "group", "cluster"]
-ADMINISTRATION: tuple[Operation, ...] = (
-    "Read",
-    "Write",
-    "Describe",
-    "Create",
-    "Delete",
-    "Alter",
-    "AlterConfigs",
-    "DescribeConfigs",
-)
+ADMINISTRATION: tuple[Operation, ...] = get_args(Operation)[:-1]
+"""All but idempotent writes, which are a right of the cluster."""
 CLUSTER = "kafka-cluster"
 """Kafka's name of the cluster as a resource."""
 GROUP_ADMINISTRATION: tuple[Operation, ...] = ("Read", "Describe", "Delete")

@@ -10,47 +10,12 @@ from collections.abc import Iterator
 from dart_streams.console.launch.keeper import FINAL_CODES, RESTART_S
 from dart_streams.console.launch.launch_plan import LaunchPlan
 from dart_streams.console.launch.node_scripts import control_lines, refuse_loopback
-from dart_streams.console.launch.shell import command_words, prelude_text
+from dart_streams.console.launch.shell import SCRIPTS, command_words, prelude_text, variables_text
 from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.sizing.placement import tensor_parallel
 
-READY_TIMEOUT_S = 900
-"""Time that a job waits for the topics and tables that the control job makes."""
 DRAIN_MARGIN_S = 60
 """Time between SIGTERM and the end of a job, beyond ``run.drain_s``."""
-REPEAT = """\
-# Start the process again when it dies; not where it has ended, or where the user must correct something.
-while true; do
-    code=0
-    {command} || code=$?
-    case $code in 0 | {final}) exit "$code" ;; esac
-    echo "exit code $code, it starts again" >&2
-    sleep {restart_s:g}
-done
-"""
-AWAIT = """\
-set -euo pipefail
-config={config}
-ready={ready}
-for ((waited = 0; ; waited += 5)); do
-    [ ! -e "$ready" ] || break
-    if ((waited >= {timeout_s})); then echo "the control job made no topics within {timeout_s} s" >&2; exit 3; fi
-    sleep 5
-done
-"""
-SUBMIT = """\
-#!/usr/bin/env bash
-# Submits the jobs of run {run}, written by `dart-streams launch slurm`. Jobs of an ended run can be submitted again.
-set -euo pipefail
-cd {folder}
-rm -f ready
-control=$(sbatch --parsable control.sbatch)
-control=${{control%%;*}}
-echo "control $control"
-for job in {jobs}; do
-    echo "$job $(sbatch --parsable --dependency="after:$control" "$job.sbatch")"
-done
-"""
 
 
 def slurm_scripts(plan: LaunchPlan) -> dict[str, str]:
@@ -62,8 +27,9 @@ def slurm_scripts(plan: LaunchPlan) -> dict[str, str]:
     rollout = array_job(plan, "rollout", workers, ["--nodes=1", "--ntasks=1", *gpus])
     jobs = {"env": env, "rollout": rollout, "trainer": trainer_job(plan)}
     jobs = {name: text for name, text in jobs.items() if text}
-    folder = shlex.quote(str(plan.config_file.parent))
-    submit = SUBMIT.format(run=plan.run.id, folder=folder, jobs=" ".join(jobs))
+    heading = f"#!/usr/bin/env bash\n# Submits the jobs of run {plan.run.id}, written by `dart-streams launch slurm`.\n"
+    values = {"folder": plan.config_file.parent, "jobs": " ".join(jobs)}
+    submit = heading + variables_text(values) + SCRIPTS.joinpath("submit.sh").read_text()
     files = {f"{name}.sbatch": text for name, text in jobs.items()}
     return {"submit.sh": submit, "control.sbatch": control_job(plan, list(jobs)), **files}
 
@@ -107,8 +73,8 @@ def array_job(plan: LaunchPlan, kind: str, specs: tuple[ProcessSpec, ...], optio
         return ""
     lines = header_lines(plan, kind, [f"--array=0-{len(specs) - 1}", *options])
     words = command_words(specs[0].command[:-1], plan.config_file)
-    command = f'srun --ntasks=1 {words} "{kind}-$SLURM_ARRAY_TASK_ID"'
-    return "\n".join([*lines, await_text(plan), repeat_text(command)])
+    command = f'repeat srun --ntasks=1 {words} "{kind}-$SLURM_ARRAY_TASK_ID"\n'
+    return "\n".join([*lines, await_text(plan), command])
 
 
 def trainer_job(plan: LaunchPlan) -> str:
@@ -119,7 +85,7 @@ def trainer_job(plan: LaunchPlan) -> str:
     options = [f"--nodes={nodes}", "--ntasks-per-node=1", f"--gpus-per-node={ranks}"]
     lines = [*header_lines(plan, "trainer", options), await_text(plan), *rendezvous_lines(plan)]
     words = command_words(plan.nodes[0].trainer[0].command, plan.config_file)
-    return "\n".join([*lines, repeat_text(f"srun --ntasks-per-node=1 --kill-on-bad-exit=1 {words}")])
+    return "\n".join([*lines, f"repeat srun --ntasks-per-node=1 --kill-on-bad-exit=1 {words}\n"])
 
 
 def rendezvous_lines(plan: LaunchPlan) -> Iterator[str]:
@@ -136,10 +102,10 @@ def rendezvous_lines(plan: LaunchPlan) -> Iterator[str]:
 
 def await_text(plan: LaunchPlan) -> str:
     """Return the lines that wait for topics and tables."""
-    ready = shlex.quote(str(plan.config_file.parent / "ready"))
-    return AWAIT.format(config=shlex.quote(str(plan.config_file)), ready=ready, timeout_s=READY_TIMEOUT_S)
-
-
-def repeat_text(command: str) -> str:
-    """Return the lines that run a command again when it dies."""
-    return REPEAT.format(command=command, final=" | ".join(map(str, FINAL_CODES)), restart_s=RESTART_S)
+    values = {
+        "config": plan.config_file,
+        "ready": plan.config_file.parent / "ready",
+        "final": " ".join(map(str, FINAL_CODES)),
+        "restart_s": f"{RESTART_S:g}",
+    }
+    return variables_text(values) + SCRIPTS.joinpath("job.sh").read_text()
