@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 import tomli_w
 
+import topics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
@@ -34,17 +35,6 @@ from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
 from examples.in_memory_run import InMemoryRun, ObservationLog
 from tests import events
-from topics import (
-    BY_NAME,
-    Topic,
-    curated,
-    curation_log,
-    rollout_orders,
-    trained,
-    trajectories,
-    weights,
-    weights_serving,
-)
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.rollout_orders import RolloutOrder
@@ -82,7 +72,9 @@ class RecordingCircle(InMemoryCircle):
     def apply(self, agent: Agent, record: InputRecord) -> ReducerResult:
         result = super().apply(agent, record)
         if result.applied is not None:
-            self.publish(curation_log.TOPIC.name, f"{agent.name}/{record.topic}/0/{record.offset}", result.applied)
+            self.publish(
+                topics.curation_log.TOPIC.name, f"{agent.name}/{record.topic}/0/{record.offset}", result.applied
+            )
         return result
 
 
@@ -94,7 +86,7 @@ class RecordingLog(ObservationLog):
         self.circle = circle
         self.blobs: dict[str, bytes] = {}
 
-    async def publish(self, topic: Topic, event: Any, **headers: Any) -> None:
+    async def publish(self, topic: topics.Topic, event: Any, **headers: Any) -> None:
         await super().publish(topic, event, **headers)
         self.circle.publish(topic.name, f"{event.trajectory_id}/{event.step}", event)
 
@@ -196,19 +188,19 @@ class RecordedRun(InMemoryRun):
     async def evaluate(self) -> None:
         """Play the held-out tasks with the version that there is."""
         for order in evaluation.build_orders(self.config, self.tasks, self.trainer.version):
-            self.circle.publish(rollout_orders.TOPIC.name, order.order_id, order)
-        wanted = [order for order in self.circle.poll(rollout_orders.TOPIC.name) if order.purpose == "eval"]
+            self.circle.publish(topics.rollout_orders.TOPIC.name, order.order_id, order)
+        wanted = [order for order in self.circle.poll(topics.rollout_orders.TOPIC.name) if order.purpose == "eval"]
         await self.backend.start()
         try:
             for start in range(0, len(wanted), self.config.env.slots):
                 for trajectory in await asyncio.gather(*map(self.play, wanted[start : start + self.config.env.slots])):
-                    self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
+                    self.circle.publish(topics.trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
         finally:
             await self.backend.stop()
         self.circle.settle()
 
     def train(self) -> None:
-        for group in self.circle.poll(curated.TOPIC.name):
+        for group in self.circle.poll(topics.curated.TOPIC.name):
             self.taken.append(group.group_id)
             version = self.trainer.take(group)
             if version is None:
@@ -244,11 +236,11 @@ class RecordedRun(InMemoryRun):
                     for member in [one for one in group.members if one.selected][:2]
                 ],
             )
-            self.circle.publish(trained.TOPIC.name, f"step-{self.steps}", step)
+            self.circle.publish(topics.trained.TOPIC.name, f"step-{self.steps}", step)
             self.taken = []
-            self.circle.publish(weights.TOPIC.name, "", version)
+            self.circle.publish(topics.weights.TOPIC.name, "", version)
             serving = events.weights_serving(version.version, since_ms=now_ms(), alive_ms=now_ms(), pause_ms=11.5)
-            self.circle.publish(weights_serving.TOPIC.name, "", serving)
+            self.circle.publish(topics.weights_serving.TOPIC.name, "", serving)
         self.circle.settle()
 
 
@@ -291,7 +283,7 @@ def record(path: Path, rollouts: int = 90, config: Config | None = None) -> Path
             records = []
             for offset, written in enumerate(log):
                 at_ms = circle.written_ms[name, offset]
-                one = encode(BY_NAME[name], written.event, (), written.id or f"{name}-{offset}")
+                one = encode(topics.BY_NAME[name], written.event, (), written.id or f"{name}-{offset}")
                 records.append(BundleRecord(0, offset, at_ms, one.key, one.value, list(one.headers)))
             bundle.records(name, records)
         bundle.blobs(Blob(sha256, data) for sha256, data in run.log.blobs.items())

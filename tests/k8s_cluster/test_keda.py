@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 
 from tests.compose.stack import wait_until
-from tests.k8s_cluster.circle import (
-    NEXT_S,
-    RUNS_S,
-    check_run,
-    start_circle,
-    start_witness,
-    unready,
-    version,
-    wait_for_next,
-)
+from tests.k8s_cluster import circle
 from tests.k8s_cluster.images import ARCHIVE
 from tests.k8s_cluster.keda import keda_folder, serves_metrics, start_keda
 from tests.k8s_cluster.node import HERE, Node, missing, running_node
@@ -41,9 +32,9 @@ def node(figures: dict[str, Any]) -> Iterator[Node]:
     with running_node() as found:
         began = time.monotonic()
         start_keda(found)
-        wait_until(lambda: serves_metrics(found), "KEDA to serve metrics", RUNS_S)
+        wait_until(lambda: serves_metrics(found), "KEDA to serve metrics", circle.RUNS_S)
         figures["keda_ready_s"] = round(time.monotonic() - began, 1)
-        start_circle(found, HERE / "scaled")
+        circle.start_circle(found, HERE / "scaled")
         yield found
 
 
@@ -58,14 +49,14 @@ def stays(pod: dict[str, Any]) -> bool:
 
 
 def test_lag_of_orders_and_requests_starts_more_workers(node: Node, figures: dict[str, Any]):
-    wait_until(lambda: not unready(node), "all pods to be ready", RUNS_S)
-    start_witness(node)
-    wait_until(lambda: version(node) >= 0, "the trainer's first version", NEXT_S)
+    wait_until(lambda: not circle.unready(node), "all pods to be ready", circle.RUNS_S)
+    circle.start_witness(node)
+    wait_until(lambda: circle.version(node) >= 0, "the trainer's first version", circle.NEXT_S)
     figures["env_up_s"] = wait_until(lambda: ready_pods(node, "env") >= ENVS, "more env workers", SCALED_S)
     figures["rollout_up_s"] = wait_until(
         lambda: ready_pods(node, "rollout") >= ROLLOUTS, "more rollout workers", SCALED_S
     )
-    wait_for_next(node, "workers were started")
+    circle.wait_for_next(node, "workers were started")
 
 
 def test_workers_go_when_nothing_is_ordered(node: Node, figures: dict[str, Any]):
@@ -77,8 +68,8 @@ def test_workers_go_when_nothing_is_ordered(node: Node, figures: dict[str, Any])
 def test_the_circle_goes_on_with_more_workers_again(node: Node, figures: dict[str, Any]):
     node.kubectl("scale", "deployment/curator", "--replicas=1")
     figures["env_up_again_s"] = wait_until(lambda: ready_pods(node, "env") >= ENVS, "more env workers", SCALED_S)
-    wait_for_next(node, "the curator is back")
+    circle.wait_for_next(node, "the curator is back")
 
 
 def test_nothing_is_lost_by_scaling(node: Node):
-    assert check_run(node, "env", "rollout") == {}
+    assert circle.check_run(node, "env", "rollout") == {}

@@ -20,20 +20,9 @@ def test_the_versions_of_the_run_are_covered(base: str):
 @pytest.mark.parametrize(
     "uri",
     [
-        "",
-        "http://169.254.169.254/latest/v1-e1",
-        "/etc/v1-e1",
-        "{base}",
-        "{base}/",
-        "{base}/..",
-        "{base}/../v1-e1",
-        "{base}/other/v1-e1",
-        "{base}-of-another/v1-e1",
-        "simplecache::{base}/v1-e1",
-        "{base}/v1-e1::http://elsewhere",
-        "{base}/v1-e1?x=1",
-        "{base}/v1-e1\n",
-        "S3://bucket/weights/v1-e1",
+        *("", "http://169.254.169.254/latest/v1-e1", "/etc/v1-e1", "{base}", "{base}/", "{base}/..", "{base}/../v1-e1"),
+        *("{base}/other/v1-e1", "{base}-of-another/v1-e1", "simplecache::{base}/v1-e1"),
+        *("{base}/v1-e1::http://elsewhere", "{base}/v1-e1?x=1", "{base}/v1-e1\n", "S3://bucket/weights/v1-e1"),
     ],
 )
 def test_any_other_place_is_refused_and_the_reason_names_the_setting(uri: str, base: str):

@@ -71,12 +71,5 @@ def test_a_keyspace_that_is_no_name_is_refused_before_anything_is_sent(keyspace)
 def test_the_tables_that_a_start_looks_for_are_those_of_the_schema():
     tables = [schema.table_of(statement) for statement in schema.schema_statements("somewhere")]
     assert tables == [
-        "",
-        "schema_version",
-        "blobs",
-        "steps",
-        "trajectories",
-        "trajectories_by_task",
-        "trained",
-        "epochs",
+        *("", "schema_version", "blobs", "steps", "trajectories", "trajectories_by_task", "trained", "epochs"),
     ]

@@ -106,18 +106,9 @@ IDS = f"{7:032x}-{9:016x}"
 @pytest.mark.parametrize(
     "value",
     [
-        f"00-{IDS}-01",
-        f"00-{IDS}-00",
-        f"00-{IDS}-03",
-        f"01-{IDS}-01",
-        f"01-{IDS}-01-more",
-        f"00-{IDS}-01-more",
-        f"ff-{IDS}-01",
-        f"00-{'0' * 32}-{9:016x}-01",
-        f"00-{7:032x}-{'0' * 16}-01",
-        f"00-{'G' * 32}-{9:016x}-01",
-        f"00-{IDS}",
-        "",
+        *(f"00-{IDS}-01", f"00-{IDS}-00", f"00-{IDS}-03", f"01-{IDS}-01", f"01-{IDS}-01-more", f"00-{IDS}-01-more"),
+        *(f"ff-{IDS}-01", f"00-{'0' * 32}-{9:016x}-01", f"00-{7:032x}-{'0' * 16}-01", f"00-{'G' * 32}-{9:016x}-01"),
+        *(f"00-{IDS}", ""),
     ],
 )
 def test_headers_that_others_write_are_read_as_opentelemetry_reads_them(value: str):

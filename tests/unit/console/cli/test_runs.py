@@ -19,16 +19,8 @@ from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[4]
 LOOKING = [
-    ("tasks",),
-    ("topics", "describe"),
-    ("trace", "12"),
-    ("store", "diff"),
-    ("store", "rebuild"),
-    ("dlq", "list"),
-    ("dlq", "show", "trajectories"),
-    ("dlq", "redrive", "trajectories", "--all"),
-    ("capture",),
-    ("report",),
+    *(("tasks",), ("topics", "describe"), ("trace", "12"), ("store", "diff"), ("store", "rebuild"), ("dlq", "list")),
+    *(("dlq", "show", "trajectories"), ("dlq", "redrive", "trajectories", "--all"), ("capture",), ("report",)),
     ("eval",),
 ]
 

@@ -180,15 +180,8 @@ async def test_head_has_no_body(golden: TestClient):
 @pytest.mark.parametrize(
     "path",
     [
-        "/../server.py",
-        "/..%2fserver.py",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "/static/app.js",
-        "//etc/passwd",
-        "/vendor/../app.js",
-        "/screenshot/..%2f..%2fetc",
-        "/screenshot/" + "g" * 64,
-        "/api/../app.js",
+        *("/../server.py", "/..%2fserver.py", "/%2e%2e/%2e%2e/etc/passwd", "/static/app.js", "//etc/passwd"),
+        *("/vendor/../app.js", "/screenshot/..%2f..%2fetc", "/screenshot/" + "g" * 64, "/api/../app.js"),
     ],
 )
 async def test_no_path_reaches_the_disk(golden: TestClient, path: str):

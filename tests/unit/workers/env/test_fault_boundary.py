@@ -119,16 +119,8 @@ class Wordless(Exception):
 
 
 ERRORS = [
-    ValueError("a\ud800b"),
-    KeyError("x"),
-    SystemExit(3),
-    KeyboardInterrupt(),
-    GeneratorExit(),
-    asyncio.CancelledError(),
-    StopIteration(),
-    TimeoutError("late"),
-    MemoryError(),
-    RecursionError(),
+    *(ValueError("a\ud800b"), KeyError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()),
+    *(asyncio.CancelledError(), StopIteration(), TimeoutError("late"), MemoryError(), RecursionError()),
     ExceptionGroup("both", [ValueError("one"), OSError("two")]),
     Wordless(),
     ValueError("x" * 3_000_000),

@@ -7,13 +7,7 @@ import pytest
 
 from dart_streams.actions import Click, Finished, format
 from dart_streams.config.tasks import Task
-from dart_streams.episodes.guidance import (
-    LEFT_RECORDING,
-    OTHER_ACTION,
-    UnusableRecording,
-    prefix_length,
-    recorded_answers,
-)
+from dart_streams.episodes import guidance
 from dart_streams.episodes.trajectory_summary import summarize
 from examples.in_memory_run import PolicyFunction
 from tests import events
@@ -83,7 +77,8 @@ async def test_a_prefix_is_executed_without_the_policy_and_is_marked():
 
 
 @pytest.mark.parametrize(
-    ("offset", "reward", "reason"), [(0, 1.0, ""), (10, 1.0, ""), (11, 0.0, OTHER_ACTION), (BESIDE, 0.0, OTHER_ACTION)]
+    ("offset", "reward", "reason"),
+    [(0, 1.0, ""), (10, 1.0, ""), (11, 0.0, guidance.OTHER_ACTION), (BESIDE, 0.0, guidance.OTHER_ACTION)],
 )
 async def test_a_single_step_has_reward_1_in_the_box_and_0_outside(offset, reward, reason):
     answers = Answers(offset=offset)
@@ -123,7 +118,7 @@ async def test_an_answer_without_an_action_is_patched_too():
 async def test_after_the_last_patch_the_episode_ends_where_the_policy_leaves(patches, patched, steps):
     observations, _ = await guided(Answers(offset=BESIDE), mode="patches", patches=patches, bound=5)
     end, taken = observations[-1].end, taken_of(observations)
-    assert (end.kind, end.reward, end.reason) == ("failure", 0.0, LEFT_RECORDING)
+    assert (end.kind, end.reward, end.reason) == ("failure", 0.0, guidance.LEFT_RECORDING)
     assert (len(taken), recorded_steps(observations)) == (steps, patched)
     assert (len(taken[-1].tokens), taken[-1].recorded_from) == (1, None), "its own last answer is recorded"
     assert observations[-1].screenshot == observations[-2].screenshot, "and not executed"
@@ -156,13 +151,13 @@ async def test_a_trajectory_of_recorded_steps_alone_is_untrainable():
     ("share", "length", "prefix"), [(0.0, 4, 0), (0.5, 5, 2), (0.99, 4, 3), (1.0, 4, 3), (1.0, 1, 0)]
 )
 def test_a_prefix_leaves_at_least_one_action(share, length, prefix):
-    assert prefix_length(Guide(trajectory_id="t", mode="prefix", share=share), length) == prefix
-    assert prefix_length(Guide(trajectory_id="t", mode="patches", share=share), length) == 0
+    assert guidance.prefix_length(Guide(trajectory_id="t", mode="prefix", share=share), length) == prefix
+    assert guidance.prefix_length(Guide(trajectory_id="t", mode="patches", share=share), length) == 0
 
 
 def test_a_recording_is_a_whole_trajectory():
-    with pytest.raises(UnusableRecording):
-        recorded_answers("t", [events.observation(0)])
+    with pytest.raises(guidance.UnusableRecording):
+        guidance.recorded_answers("t", [events.observation(0)])
 
 
 def test_an_order_without_a_guide_has_the_bytes_of_before():

@@ -69,15 +69,9 @@ def test_the_largest_screens_of_a_prompt_fit_into_one_step():
 @pytest.mark.parametrize(
     ("wanted", "on_gpu", "weights_gib", "total_gib", "place"),
     [
-        ("auto", False, 16, 32, "device"),
-        ("host", False, 16, 32, "device"),
-        ("none", False, 1, 32, "none"),
-        ("auto", True, 1, 80, "none"),
-        ("none", True, 1, 80, "none"),
-        ("host", True, 1, 80, "host"),
-        ("device", True, 16, 80, "device"),
-        ("device", True, 28, 80, "device"),
-        ("device", True, 29, 80, "host"),
+        *(("auto", False, 16, 32, "device"), ("host", False, 16, 32, "device"), ("none", False, 1, 32, "none")),
+        *(("auto", True, 1, 80, "none"), ("none", True, 1, 80, "none"), ("host", True, 1, 80, "host")),
+        *(("device", True, 16, 80, "device"), ("device", True, 28, 80, "device"), ("device", True, 29, 80, "host")),
         ("device", True, 16, 24, "host"),
     ],
 )

@@ -7,14 +7,7 @@ import signal
 
 import pytest
 
-from workers.runtime.lifecycle import (
-    GC_THRESHOLDS,
-    UnexpectedExit,
-    cancel_on_stop,
-    freeze_gc,
-    run_until_first_exit,
-    stop_on_signals,
-)
+from workers.runtime import lifecycle
 
 
 async def for_ever() -> None:
@@ -31,20 +24,20 @@ async def broken() -> None:
 
 async def test_work_that_ends_ends_what_supports_it():
     support = asyncio.ensure_future(for_ever())
-    await run_until_first_exit(at_once(), support=support)
+    await lifecycle.run_until_first_exit(at_once(), support=support)
     assert support.cancelled()
 
 
 async def test_support_that_ends_even_cleanly_is_an_error_that_names_it():
-    with pytest.raises(UnexpectedExit, match="background task exited: replies"):
-        await run_until_first_exit(for_ever(), replies=at_once(), commits=for_ever())
+    with pytest.raises(lifecycle.UnexpectedExit, match="background task exited: replies"):
+        await lifecycle.run_until_first_exit(for_ever(), replies=at_once(), commits=for_ever())
 
 
 async def test_the_error_of_a_part_is_raised_as_it_is():
     with pytest.raises(OSError, match="the disk is gone"):
-        await run_until_first_exit(for_ever(), replies=broken())
+        await lifecycle.run_until_first_exit(for_ever(), replies=broken())
     with pytest.raises(OSError, match="the disk is gone"):
-        await run_until_first_exit(broken(), replies=for_ever())
+        await lifecycle.run_until_first_exit(broken(), replies=for_ever())
 
 
 async def test_a_stop_during_the_start_cancels_it_and_cleans_up():
@@ -58,7 +51,7 @@ async def test_a_stop_during_the_start_cancels_it_and_cleans_up():
             cleaned.set()
         return "started"
 
-    assert await cancel_on_stop(stop, start()) is None
+    assert await lifecycle.cancel_on_stop(stop, start()) is None
     assert cleaned.is_set()
 
 
@@ -68,14 +61,14 @@ async def test_a_start_that_succeeds_or_fails_says_so():
     async def start() -> str:
         return "started"
 
-    assert await cancel_on_stop(stop, start()) == "started"
+    assert await lifecycle.cancel_on_stop(stop, start()) == "started"
     with pytest.raises(OSError, match="disk"):
-        await cancel_on_stop(stop, broken())
+        await lifecycle.cancel_on_stop(stop, broken())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signals_ask_to_stop(number):
-    stop = stop_on_signals()
+    stop = lifecycle.stop_on_signals()
     os.kill(os.getpid(), number)
     async with asyncio.timeout(60):
         await stop.wait()
@@ -84,9 +77,9 @@ async def test_signals_ask_to_stop(number):
 def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
     before = gc.get_threshold()
     try:
-        freeze_gc()
+        lifecycle.freeze_gc()
         assert gc.get_freeze_count() > 1000
-        assert gc.get_threshold() == GC_THRESHOLDS
+        assert gc.get_threshold() == lifecycle.GC_THRESHOLDS
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)

@@ -2,13 +2,14 @@
 
 import asyncio
 import math
+from pathlib import Path
 
 from dart_streams.config import Config
 from dart_streams.config.hardware import memory_limit
 from dart_streams.config.tasks import Task
 from workers.env.backends.miniwob.context_pool import max_documents
 from workers.env.backends.miniwob.own_pages import OwnPage
-from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of
+from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of, page_folder
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 
 
@@ -25,7 +26,8 @@ class MiniwobBackend:
         self.share = math.ceil(slots / count)
         spare = 0 if own.isolation == "context" else self.share
         documents = max_documents(slots, memory_limit())
-        self.browsers = [PooledBrowser(own.call_timeout_s, own.capture, spare, documents) for _ in range(count)]
+        pages = (page_folder().parent, *([Path(own.pages_folder)] if own.pages_folder else []))
+        self.browsers = [PooledBrowser(own, pages, spare, documents) for _ in range(count)]
 
     async def start(self) -> None:
         """Start the browsers; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""

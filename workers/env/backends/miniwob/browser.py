@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -21,7 +22,7 @@ from workers.env.backends.miniwob.process_load import load_alone, load_of
 from workers.env.backends.miniwob.target import Target
 from workers.env.backends.miniwob.watchdogs import end_large_processes, end_when_silent
 from workers.env.environment import EnvironmentFault
-from workers.env.foreign_process import login_variables, lower_session
+from workers.env.foreign_process import confine, landlock_version, login_variables, lower_session
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -115,20 +116,20 @@ class Browser:
         return not self.devtools.closed and self.process.poll() is None
 
     @classmethod
-    async def launch(cls, timeout_s: float, capture: Capture = "auto") -> "Browser":
-        """Start a browser with a fresh profile; raise :class:`ServiceUnavailable` if it does not come up.
+    async def launch(cls, timeout_s: float, capture: Capture = "auto", pages: Sequence[Path] = ()) -> "Browser":
+        """Start a browser that reads ``pages`` and its fresh profile; raise :class:`ServiceUnavailable` if it can't.
 
         With ``capture="auto"`` a browser that does not draw under begin-frame control is restarted for screenshots.
         """
-        browser = await cls._launch_to_draw(capture)
+        browser = await cls._launch_to_draw(capture, pages)
         browser.devtools.timeout_s = timeout_s
         return browser
 
     @classmethod
-    async def _launch_to_draw(cls, capture: Capture) -> "Browser":
+    async def _launch_to_draw(cls, capture: Capture, pages: Sequence[Path]) -> "Browser":
         if capture == "screenshot":
-            return await cls._launch(Screenshots)
-        browser = await cls._launch(BeginFrames)
+            return await cls._launch(Screenshots, pages)
+        browser = await cls._launch(BeginFrames, pages)
         try:
             await browser._draw_once()
             return browser
@@ -141,17 +142,19 @@ class Browser:
                 ) from None
             advice = "chromium-headless-shell needs less CPU time"
             log.warning("screens are taken as screenshots, not by begin-frame", reason=str(error), advice=advice)
-            return await cls._launch(Screenshots)
+            return await cls._launch(Screenshots, pages)
         except BaseException:
             await browser.kill()
             raise
 
     @classmethod
-    async def _launch(cls, capturing: type[Screenshots]) -> "Browser":
+    async def _launch(cls, capturing: type[Screenshots], pages: Sequence[Path]) -> "Browser":
         path = find_browser()
         profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
         command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
-        process, read_fd, write_fd = spawn(command)
+        if landlock_version() < 1:
+            log.warning("pages see the files of this user", reason="no Landlock", advice="use Linux 5.13 or newer")
+        process, read_fd, write_fd = spawn(confine(command, pages, profile))
         devtools = await connect(read_fd, write_fd, START_S)
         load = functools.partial(load_of, process.pid)
         browser = cls(process, devtools, profile, capturing(devtools, load))

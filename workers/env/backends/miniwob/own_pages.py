@@ -7,6 +7,7 @@ A page is an HTML file with a global object ``task`` of three methods:
 - ``demonstrate()`` returns the next correct action. It is needed for demonstrations only.
 """
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -34,9 +35,12 @@ class OwnPage(MiniwobPage):
         return ANY
 
     def url(self, task: Task) -> str:
-        """Return the address of the task's file; raise :class:`EnvironmentFault` if it is gone."""
-        if task.file:
-            return Path(task.file).as_uri()
+        """Return the address of the task's file, of a proposed page a copy; raise EnvironmentFault if it is gone."""
+        if task.file and (browser := self.browser.browser) is not None:
+            copy = browser.profile / Path(task.file).name  # The browser reads no folder of proposals.
+            if not copy.exists():
+                shutil.copyfile(task.file, copy)
+            return copy.as_uri()
         if (path := self.settings.own_page(task.page)) is None:
             raise EnvironmentFault(f"page {task.page!r} is gone from {self.settings.pages_folder}")
         return path.absolute().as_uri()

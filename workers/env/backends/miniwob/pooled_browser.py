@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import structlog
 
-from dart_streams.config import Capture
+from dart_streams.config.env import Miniwob
 from workers.env import metrics
 from workers.env.backends.miniwob.browser import Browser
 from workers.env.backends.miniwob.context_pool import PooledContext
@@ -21,12 +22,12 @@ log = structlog.get_logger()
 class PooledBrowser:
     """One browser of a worker. ``under_way`` counts the episodes that have, or wait for, one of its contexts.
 
-    At most ``spare`` free contexts are kept, each with at most ``documents`` documents; ``timeout_s`` bounds each call.
+    At most ``spare`` free contexts are kept, each with at most ``documents`` documents. ``pages`` are folders.
     """
 
-    def __init__(self, timeout_s: float, capture: Capture, spare: int, documents: int) -> None:
-        self.timeout_s = timeout_s
-        self.capture: Capture = capture
+    def __init__(self, own: Miniwob, pages: Sequence[Path], spare: int, documents: int) -> None:
+        self.own = own
+        self.pages = pages
         self.spare = spare
         self.documents = documents
         self.under_way = 0
@@ -77,7 +78,7 @@ class PooledBrowser:
                 metrics.browser_restarts.add(1)
                 await self.stop()
             if self.browser is None:
-                self.browser = await Browser.launch(self.timeout_s, self.capture)
+                self.browser = await Browser.launch(self.own.call_timeout_s, self.own.capture, self.pages)
             return self.browser
 
     async def stop(self) -> None:
