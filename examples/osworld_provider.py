@@ -27,7 +27,7 @@ from desktop_env.providers.base import Provider, VMManager
 
 NAME = "dart_streams"
 ADDRESS = "DART_DESKTOPS"
-TTL_S, WAIT_S, REQUEST_S = 60.0, 30.0, 60.0
+TTL_S, WAIT_S, REQUEST_S = 60.0, 30.0, 180.0
 NONE_FREE = 503
 VNC_PORT = 0
 """Desktops have no VNC; OSWorld expects a number."""

@@ -75,6 +75,7 @@ class LocalHub:
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            **dict.fromkeys(("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"), "600"),
         }
 
     def add(self, repo: str, folder: Path, branch: str = "main", **options: bool) -> str:

@@ -1,8 +1,8 @@
 """The adapter of OpenEnv, against a server that its real package makes."""
 
 import asyncio
+import contextlib
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +13,14 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ServiceUnavailable
+from tests.waiting import wait_until
 from workers.env import conformance
 from workers.env.backends.adapters import openenv
 from workers.env.environment import EnvironmentFault
 
 PYTHON = Path(".venv/openenv/bin/python")
 SERVER = Path(__file__).with_name("openenv_columns.py")
-READY_S = 120.0
+READY_S = 300.0
 SIDE, COLUMNS = 64, 4
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv/openenv: run `make adapters`")
@@ -42,15 +43,15 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen([str(PYTHON), "-I", str(SERVER), str(self.port)])
 
+    def answers(self) -> bool:
+        assert self.process.poll() is None
+        with contextlib.suppress(ServiceUnavailable):
+            asyncio.run(backend(self.url).start())
+            return True
+        return False
+
     def await_ready(self) -> None:
-        deadline = time.monotonic() + READY_S
-        while True:
-            try:
-                return asyncio.run(backend(self.url).start())
-            except ServiceUnavailable:
-                assert self.process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+        wait_until(self.answers, "the server", READY_S)
 
 
 @pytest.fixture(scope="module")

@@ -98,9 +98,9 @@ class Stack:
         return [container["State"]["Status"] for container in self.containers(service)]
 
     def kill_process(self, service: str) -> None:
-        """Kill the processes of a service as a crash would: the restart policy has to bring them back."""
+        """Kill all processes of a service as a crash would: the restart policy has to bring them back."""
+        wait_until(lambda: set(self.states(service)) == {"running"}, f"each {service} to run", 600)
         pids = [container["State"]["Pid"] for container in self.containers(service)]
-        assert pids, f"{service} has no containers"
         assert all(pid > 1 for pid in pids), f"{service} does not run"
         subprocess.run([*self.engine.entering("--pid"), "kill", "-KILL", *map(str, pids)], check=True)
 

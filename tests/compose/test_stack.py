@@ -166,36 +166,6 @@ def test_prometheus_evaluates_every_alert_rule(stack: Stack):
     wait_until(lambda: list(observed.rules(stack).values()) == healthy, "all rules to be evaluated", UP_S)
 
 
-SPANS = {
-    *(("dart_streams.env", name) for name in ("trajectory", "step", "request", "execute")),
-    *(("dart_streams.rollout", name) for name in ("generate", "engine")),
-    ("dart_streams.recorder", "record"),
-    ("dart_streams.curator", "decide"),
-    ("dart_streams.trainer", "train"),
-}
-
-
-def test_jaeger_shows_one_trace_from_the_environment_to_the_trainer(stack: Stack, seen: Witness):
-    """A screen's request over the broker, its answer by the engine, its row, the agents, the trainer's step."""
-
-    def whole() -> bool:
-        return any(observed.spans(trace) >= SPANS for trace in observed.traces(stack, "dart_streams.trainer", "train"))
-
-    wait_until(whole, "a trace of the trainer with every hop before it", UP_S)
-    assert "Jaeger" in on_the_machine(stack, "-m", "tests.compose.ask", "http://127.0.0.1:16686/search")
-
-
-def test_a_browser_shows_the_run_on_the_page(stack: Stack, seen: Witness):
-    address = re.findall(r"http://[^\s\"]+token=[^\s\"]+", stack.compose("logs", "--no-color", "ui"))[-1]
-    opened = [*stack.engine.entering("--net"), sys.executable, "-m", "tests.compose.look", address, str(HOME / "page")]
-    looked = subprocess.run(opened, capture_output=True, text=True, cwd=ROOT)
-    assert looked.returncode == 0, looked.stderr[-3000:]
-    page = json.loads(looked.stdout)
-    assert (page["run"], page["errors"]) == ("compose-test", [])
-    assert "tokens" in page["trajectories"]
-    assert "trained on" in page["steps"]
-
-
 def players(stack: Stack) -> set[str]:
     """Return the containers whose slots have begun to play."""
     lines = stack.compose("logs", "--no-color", "env").splitlines()
@@ -235,6 +205,36 @@ def goes_on(seen: Witness, demo: Demo, figures: Figures, service: str) -> None:
     )
     assert demo.poll() is None, "the demonstration has ended: see stack.log"
     figures.setdefault("three_versions_after_a_kill_s", {})[service] = took
+
+
+SPANS = {
+    *(("dart_streams.env", name) for name in ("trajectory", "step", "request", "execute")),
+    *(("dart_streams.rollout", name) for name in ("generate", "engine")),
+    ("dart_streams.recorder", "record"),
+    ("dart_streams.curator", "decide"),
+    ("dart_streams.trainer", "train"),
+}
+
+
+def test_jaeger_shows_one_trace_from_the_environment_to_the_trainer(stack: Stack, seen: Witness):
+    """A screen's request over the broker, its answer by the engine, its row, the agents, the trainer's step."""
+
+    def whole() -> bool:
+        return any(observed.spans(trace) >= SPANS for trace in observed.traces(stack, "dart_streams.trainer", "train"))
+
+    wait_until(whole, "a trace of the trainer with every hop before it", UP_S)
+    assert "Jaeger" in on_the_machine(stack, "-m", "tests.compose.ask", "http://127.0.0.1:16686/search")
+
+
+def test_a_browser_shows_the_run_on_the_page(stack: Stack, seen: Witness):
+    address = re.findall(r"http://[^\s\"]+token=[^\s\"]+", stack.compose("logs", "--no-color", "ui"))[-1]
+    opened = [*stack.engine.entering("--net"), sys.executable, "-m", "tests.compose.look", address, str(HOME / "page")]
+    looked = subprocess.run(opened, capture_output=True, text=True, cwd=ROOT)
+    assert looked.returncode == 0, looked.stderr[-3000:]
+    page = json.loads(looked.stdout)
+    assert (page["run"], page["errors"]) == ("compose-test", [])
+    assert "tokens" in page["trajectories"]
+    assert "trained on" in page["steps"]
 
 
 def test_the_demonstration_ends_well_and_loses_nothing(stack: Stack, demo: Demo, figures: Figures):
@@ -325,20 +325,19 @@ def test_a_changed_rule_is_in_the_running_stack_and_is_replayed_and_traced(
             changed_ms = time.time() * 1000
             figures["changed_rule_s"] = round((first_budget_ms(stack, " have succeeded") - changed_ms) / 1000, 1)
             subprocess.run([*cli, "capture", "-o", ".dart/changed.dart"], **here, check=True, timeout=UP_S)
-            replayed = subprocess.run([*cli, "replay", ".dart/changed.dart"], **here, capture_output=True, timeout=UP_S)
-            traced = subprocess.run([*cli, "trace", "v1"], **here, capture_output=True, timeout=UP_S)
+            read: dict[str, Any] = {**here, "capture_output": True, "timeout": UP_S}
+            replayed = subprocess.run([*cli, "replay", ".dart/changed.dart"], **read)
+            wait_until(lambda: "group" in subprocess.run([*cli, "trace", "v1"], **read).stdout, "groups of v1", UP_S)
             assert stack.states("demo") == ["running"], "without a last step it trains until it is stopped"
         finally:
             up.terminate()
             up.wait(UP_S)
     assert (replayed.returncode, "have succeeded" in replayed.stdout) == (1, True), replayed
-    assert "group" in traced.stdout, traced
 
 
 def first_budget_ms(stack: Stack, reason: str) -> int:
     """Return when Kafka got the first budget with a reason, in milliseconds since the epoch."""
-    printed = on_the_machine(stack, "-m", "tests.compose.budget", "localhost:29092", "dart.compose-dev.", reason)
-    return int(printed)
+    return int(on_the_machine(stack, "-m", "tests.compose.budget", "localhost:29092", "dart.compose-dev.", reason))
 
 
 def test_down_leaves_nothing(stack: Stack):

@@ -16,12 +16,15 @@ import msgspec
 from tests.waiting import until
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.providers import LeaseGrant
+from workers.env.backends.osworld.settling import wait_idle
 
 READY_S = 60.0
 CALL_S = 60.0
 NONE_READY = 503
-UP_S = 120.0
-"""How long the server may take to listen, or to end, on a machine that does other work."""
+UP_S = 240.0
+"""How long the server may take to listen, to lease, or to end, on a machine that does other work."""
+IDLE_S = 110.0
+"""How long programs may compute at their start, with more of the processors during a call; one has 120 s."""
 
 
 class Served:
@@ -49,14 +52,18 @@ class Served:
             text = await answer.text()
             return answer.status, json.loads(text) if text else {}
 
-    @contextlib.asynccontextmanager
-    async def machine(self, **wanted: Any) -> AsyncIterator[Machine]:
-        """A client of a fresh desktop, whose lease is released then."""
+    async def lease(self, **wanted: Any) -> dict[str, Any]:
+        """Lease a fresh desktop once there is one."""
         async with asyncio.timeout(UP_S):
             while (leased := await self.ask("POST", wait_s=READY_S, **wanted))[0] == NONE_READY:
                 pass
-        status, lease = leased
-        assert status == 201, lease
+        assert leased[0] == 201, leased
+        return leased[1]
+
+    @contextlib.asynccontextmanager
+    async def machine(self, **wanted: Any) -> AsyncIterator[Machine]:
+        """A client of a fresh desktop, whose lease is released then."""
+        lease = await self.lease(**wanted)
         try:
             async with Machine(msgspec.convert(lease, LeaseGrant).endpoint(), CALL_S) as client:
                 yield client
@@ -65,10 +72,13 @@ class Served:
 
 
 async def wait_for_window(machine: Machine, title: str) -> None:
+    """Wait until a window is shown, and takes input: no process computes any more."""
+
     async def is_shown() -> bool:
         return (await machine.execute(f"wmctrl -l | grep -qF '{title}'", shell=True))["returncode"] == 0
 
     await until(is_shown, 400.0)
+    await wait_idle(machine, IDLE_S)
 
 
 @contextlib.asynccontextmanager

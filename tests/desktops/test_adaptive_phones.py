@@ -29,7 +29,7 @@ def task(family: str) -> Task:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def backend() -> AsyncIterator[DesktopBackend]:
     """A backend of one desktop, with the screen of a desktop, for which a phone's tasks are too large."""
-    made = DesktopBackend(Config(env=Env(backend="desktop", slots=1, desktop=Desktop(call_timeout_s=60.0))))
+    made = DesktopBackend(Config(env=Env(backend="desktop", slots=1, desktop=Desktop(call_timeout_s=300.0))))
     await made.start()
     yield made
     await made.stop()

@@ -37,7 +37,7 @@ from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.backends.desktop.syscall_filter import ARCHITECTURES
 from workers.env.environment import EnvironmentFault
 
-BOUND_S = 60.0
+BOUND_S = 180.0
 SEEDS = 2
 pytestmark = [pytest.mark.usefixtures("desktops_of_normal_priority"), pytest.mark.asyncio(loop_scope="module")]
 STAYS_S = 2.0
@@ -377,10 +377,10 @@ async def test_children_that_lost_their_parents_do_not_stay(opened):
 async def test_a_full_disk_is_empty_again_in_the_next_session(opened, backend):
     chosen = task("edit")
     for folder in ("/tmp", "/home/user", "/dev/shm"):
-        filled = await run(opened, f"head -c 1G /dev/zero > {folder}/full; stat -c %s {folder}/full", 60.0)
+        filled = await run(opened, f"head -c 1G /dev/zero > {folder}/full; stat -c %s {folder}/full")
         assert 0 < int(filled) < 2**29, folder
     # There is the X server's memory, and the application's output.
-    await run(opened, "head -c 1G /dev/zero > /run/full", 60.0)
+    await run(opened, "head -c 1G /dev/zero > /run/full")
     await opened.reset(chosen)
     assert await conformance.solve(opened, chosen)
     assert await opened.evaluate() == 1

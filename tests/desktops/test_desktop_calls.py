@@ -161,9 +161,8 @@ async def test_tools_of_a_server_and_functions_of_the_desktop_go_together():
     pytest.importorskip("mcp", reason="`make desktop` installs the package mcp")
     shop = Path(episodes.__file__).parent / "backends/tools/shop.py"
     servers = [{"name": "shop", "command": [sys.executable, str(shop)], "only": ["add"]}]
-    backend = backend_of(
-        parse({"env": {"backend": "desktop", "desktop": {"calls": True}, "mcp": {"servers": servers}}})
-    )
+    desktop = {"calls": True, "call_timeout_s": 300.0}
+    backend = backend_of(parse({"env": {"backend": "desktop", "desktop": desktop, "mcp": {"servers": servers}}}))
     await backend.start()
     chosen = task("edit", 1)
     environment = await backend.open(chosen)

@@ -29,7 +29,7 @@ def server_of(environment: DesktopEnvironment) -> psutil.Process:
 async def test_screens_of_sessions_that_ended_are_not_kept():
     """Episodes are played on large screens: a screen is a third of the server's memory, and steps may keep it too."""
     width, height = LARGE
-    desktop = Desktop(width=width, height=height, spares=0)
+    desktop = Desktop(width=width, height=height, spares=0, call_timeout_s=300.0)
     backend = DesktopBackend(Config(env=Env(backend="desktop", slots=1, desktop=desktop)))
     used_mb: dict[int, list[float]] = {}
     families = itertools.cycle(("answer", "edit"))

@@ -13,13 +13,14 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.desktops.served_desktops import Served, served
+from tests.desktops.served_desktops import IDLE_S, Served, served
 from tests.waiting import until
 from workers.env.backends.connection import StatusFault
 from workers.env.backends.osworld import browser_setup
 from workers.env.backends.osworld.browser_devtools import DevToolsClient
 from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.oracles import end_program
+from workers.env.backends.osworld.settling import wait_idle
 from workers.env.environment import EnvironmentFault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -103,6 +104,7 @@ async def test_pages_are_loaded_have_the_keyboard_and_speak_devtools(machine):
     await machine.launch(SOCKET, shell=True)
     await machine.launch("socat tcp-listen:8765,fork,reuseaddr system:'sleep 2'", shell=True)
     await machine.upload("/home/user/page.html", PAGE)
+    await wait_idle(machine, IDLE_S)
     await browser_setup.open_tabs(machine.endpoint, [PAGE_URL])
     async with DevToolsClient(machine.endpoint) as client:
         (tab,) = await client.list_tabs()
@@ -129,6 +131,7 @@ async def test_the_browser_has_the_names_by_which_tasks_end_and_read_it(desktops
         machine.call_timeout_s = 120.0
         await machine.launch(BROWSER, shell=True)
         await machine.launch(SOCKET, shell=True)
+        await wait_idle(machine, IDLE_S)
         async with DevToolsClient(machine.endpoint) as client:
             await client.tabs_when_up()
 
@@ -153,6 +156,7 @@ async def test_the_browser_has_the_names_by_which_tasks_end_and_read_it(desktops
 async def test_vlc_says_what_it_plays(machine):
     flags = "--no-qt-privacy-ask --extraintf http --http-port 8080 --http-password password"
     await machine.launch(f"vlc {flags}", shell=True)
+    await wait_idle(machine, IDLE_S)
     url = f"http://127.0.0.1:{machine.endpoint.vlc_port}/requests/status.xml"
 
     async def status() -> str:

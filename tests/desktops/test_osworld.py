@@ -94,14 +94,7 @@ async def test_a_watched_path_that_cannot_be_read_is_not_solved(desktops, family
 
 async def test_actions_do_what_they_say(desktops):
     text = "a<b> {}'\"\\ é€😀\nend\t."
-    steps = [
-        Click(150, 120),
-        Hotkey(("ctrl", "a")),
-        Type(text),
-        Hotkey(("ctrl", "s")),
-        Scroll(100, 100, "down"),
-        Wait(),
-    ]
+    steps = (Click(150, 120), Hotkey(("ctrl", "a")), Type(text), Hotkey(("ctrl", "s")), Scroll(90, 90, "down"), Wait())
     async with desktops.machine() as machine:
         await machine.upload("~/note.txt", b"old")
         await machine.launch(["mousepad", "--disable-server", "/home/user/note.txt"])
@@ -235,8 +228,8 @@ async def test_input_to_an_x_server_that_has_just_died_is_answered(desktops):
 
 
 async def test_a_client_that_stops_renewing_loses_its_desktop(desktops):
-    status, lease = await desktops.ask("POST", ttl_s=12.0, wait_s=60)
-    assert (status, lease["ttl_s"]) == (201, 12.0)
+    lease = await desktops.lease(ttl_s=20.0)
+    assert lease["ttl_s"] == 20.0
     async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"]), 60.0) as machine:
         assert await machine.screen_size() == SIZE
 
@@ -252,10 +245,9 @@ async def test_a_client_that_stops_renewing_loses_its_desktop(desktops):
 
 
 async def test_a_client_that_only_speaks_to_its_desktop_keeps_it(desktops):
-    status, lease = await desktops.ask("POST", ttl_s=12.0, wait_s=60)
-    assert (status, lease["ttl_s"]) == (201, 12.0)
+    lease = await desktops.lease(ttl_s=20.0)
     async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"]), 60.0) as machine:
-        for seconds in ("13", "7", "7"):
+        for seconds in ("21", "1"):
             await machine.execute(["sleep", seconds])
     assert (await desktops.ask("POST", f"/leases/{lease['id']}/renew"))[0] == 200
     assert (await desktops.ask("DELETE", f"/leases/{lease['id']}"))[0] == 204
@@ -270,7 +262,7 @@ async def test_a_command_that_fails_says_so_in_its_answer_and_in_the_log(desktop
 
     def failures() -> list[dict[str, Any]]:
         lines = (desktops.folder / "log").read_text().splitlines()
-        return [event for line in lines if (event := json.loads(line))["event"] == "command failed"]
+        return [json.loads(line) for line in lines if '"command failed"' in line]
 
     found = failures()
     assert [event["returncode"] for event in found[-2:]] == [1, 7]
@@ -279,8 +271,8 @@ async def test_a_command_that_fails_says_so_in_its_answer_and_in_the_log(desktop
 
 
 async def test_a_lease_outlives_its_time_while_it_is_renewed(desktops):
-    async with playing(leasing(desktops, lease_s=16.0), task("enter")) as environment:
-        await asyncio.sleep(18.0)
+    async with playing(leasing(desktops, lease_s=30.0), task("enter")) as environment:
+        await asyncio.sleep(32.0)
         await environment.step(Wait(), "1")
 
 
@@ -297,11 +289,9 @@ async def test_a_third_client_waits_for_a_desktop_or_is_refused_with_the_reason(
         environment = await made.open(task("answer"))
         with pytest.raises(EnvironmentFault, match="2 of 2 are leased"):
             await environment.reset(task("answer"))
-        waiting = asyncio.create_task(desktops.ask("POST", wait_s=60))
+        waiting = asyncio.create_task(desktops.lease())
         await second.aclose()
-        status, lease = await waiting
-        assert status == 201
-        await desktops.ask("DELETE", f"/leases/{lease['id']}")
+        await desktops.ask("DELETE", f"/leases/{(await waiting)['id']}")
 
 
 async def test_each_lease_is_a_fresh_desktop(desktops):
@@ -352,7 +342,7 @@ async def test_without_a_token_only_names_of_this_machine_are_answered(tmp_path)
     async with served(tmp_path, SIZE, slots=1, ask_token=False) as running:
         assert running.token_file is None
         async with running.machine() as machine:
-            async with Machine(MachineEndpoint(url=machine.endpoint.url)) as other:
+            async with Machine(MachineEndpoint(url=machine.endpoint.url), 60.0) as other:
                 assert await other.screen_size() == SIZE
             headers = {"Host": f"evil.example:{machine.endpoint.url.rpartition(':')[2]}"}
             for url in (f"{machine.endpoint.url}/platform", f"{running.leases}/leases"):
@@ -378,7 +368,7 @@ async def test_a_machine_of_a_list_has_one_episode_at_a_time(desktops):
         token = Path(desktops.token_file).parent / "machine.token"
         token.write_text(machine.endpoint.token)
         listed = (OsworldMachine(url=machine.endpoint.url, token=f"file:{token}"),)
-        settings = Osworld(machines=listed, fresh="given", call_timeout_s=60.0)
+        settings = Osworld(machines=listed, fresh="given", call_timeout_s=60.0, reset_timeout_s=400.0)
         one, other = backend(settings), backend(Osworld(machines=listed, fresh="given", reset_timeout_s=0.5))
         async with playing(one, task("answer")) as first:
             second = await other.open(task("answer"))
@@ -391,11 +381,14 @@ async def test_a_machine_of_a_list_has_one_episode_at_a_time(desktops):
 
 
 ACQUIRE = """
-import json, os, sys, urllib.request
-server, token = sys.argv[1], open(sys.argv[2]).read()
+import contextlib, json, os, sys, urllib.request
+server, token, made = sys.argv[1], open(sys.argv[2]).read(), b""
 body = json.dumps({"ttl_s": float(os.environ["DART_LEASE_S"]), "wait_s": 60}).encode()
 request = urllib.request.Request(server + "/leases", body, {"Authorization": "Bearer " + token})
-print(urllib.request.urlopen(request).read().decode())
+while not made:
+    with contextlib.suppress(urllib.error.HTTPError):  # None is free yet; the reset has a limit.
+        made = urllib.request.urlopen(request).read()
+print(made.decode())
 """
 RELEASE = """
 import json, sys, urllib.request
@@ -411,7 +404,7 @@ async def test_programs_make_and_remove_machines(desktops):
         "acquire": (sys.executable, "-c", ACQUIRE, *arguments),
         "release": (sys.executable, "-c", RELEASE, *arguments),
     }
-    made = backend(Osworld(**commands, lease_s=LEASE_S, call_timeout_s=60.0))
+    made = backend(Osworld(**commands, lease_s=LEASE_S, call_timeout_s=60.0, reset_timeout_s=400.0))
     async with playing(made, task("answer")) as environment:
         assert "leased" in await states(desktops)
         await environment.step(Click(1, 1), "click")

@@ -106,7 +106,8 @@ async def test_what_a_file_may_cause_is_worth_0(judge: Judge, code: str, reason:
 
 
 @pytest.mark.parametrize(("code", "reason"), [*HOSTILE["faults"].items(), ("", "unexpected keyword")])
-async def test_what_no_file_causes_is_a_fault_of_this_evaluation(judge: Judge, code: str, reason: str):
+async def test_what_no_file_causes_is_a_fault_of_this_evaluation(judge: Judge, code: str, reason: str, monkeypatch):
+    monkeypatch.setattr(sidecar, "GRACE_S", LIMIT_S)  # The evaluators' own deadline comes first.
     evaluator = {"func": "run_code", "result": SAYS["result"], "options": {"code": code} if code else {"colour": 1}}
     process = await judge.process()
     with pytest.raises(sidecar.EnvironmentFault, match=reason) as caught:

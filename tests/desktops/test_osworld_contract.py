@@ -26,7 +26,6 @@ FOLDER = "~/dart-contract"
 NOTE = f"{FOLDER}/a b/note.txt"
 PYTHON_KEYS = {"status": str, "message": str, "need_more": bool, "output": str, "error": str, "return_code": int}
 SCRIPT_KEYS = {"status": str, "output": str, "error": str, "returncode": int}
-EXECUTED_KEYS = SCRIPT_KEYS
 ERROR_KEYS = {"status": str, "message": str}
 
 
@@ -139,7 +138,7 @@ async def test_a_window_has_a_size(machine):
     ],
 )
 async def test_a_command_ends_with_its_output_and_code(machine, path, body, output, error, code):
-    found = (await ask(machine, "POST", path, body)).require(200, EXECUTED_KEYS)
+    found = (await ask(machine, "POST", path, body)).require(200, SCRIPT_KEYS)
     assert found["status"] == "success"
     assert found["output"] == output
     assert error in found["error"]
@@ -164,13 +163,13 @@ async def test_a_request_that_is_not_json_is_refused(machine):
 async def test_a_verification_passes_or_fails(machine):
     body = {"command": ["true"], "verification": {"command_success": "true"}, "max_wait_time": 60}
     answer = await ask(machine, "POST", "/execute_with_verification", body)
-    assert answer.require(200, {**EXECUTED_KEYS, "verification": str, "wait_time": float})["verification"] == "passed"
+    assert answer.require(200, {**SCRIPT_KEYS, "verification": str, "wait_time": float})["verification"] == "passed"
     body = {**body, "verification": {"command_success": "false"}, "max_wait_time": 0.2, "check_interval": 0.05}
     answer = await ask(machine, "POST", "/setup/execute_with_verification", body)
-    found = answer.require(500, {**EXECUTED_KEYS, "verification": str, "wait_time": float})
+    found = answer.require(500, {**SCRIPT_KEYS, "verification": str, "wait_time": float})
     assert (found["status"], found["verification"]) == ("verification_failed", "failed")
     answer = await ask(machine, "POST", "/execute_with_verification", {"command": ["echo", "1"]})
-    assert answer.require(200, EXECUTED_KEYS)["output"] == "1\n"
+    assert answer.require(200, SCRIPT_KEYS)["output"] == "1\n"
 
 
 async def test_python_runs(machine):

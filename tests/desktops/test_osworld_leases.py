@@ -67,7 +67,7 @@ async def test_the_first_screen_comes_after_the_start_of_an_application(desktops
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(session.close)
             machine = await stack.enter_async_context(desktops.machine())
-            await session.set_up(machine, Deadline(120.0))
+            await session.set_up(machine, Deadline(240.0))
             assert not (await machine.execute(["test", "-e", "/home/user/started"]))["returncode"], f"ours: {ours}"
 
 

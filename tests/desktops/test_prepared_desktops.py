@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
 @pytest_asyncio.fixture
 async def backend() -> AsyncIterator[DesktopBackend]:
     """A backend with two slots and two spares."""
-    made = DesktopBackend(Config(env=Env(backend="desktop", slots=2, desktop=Desktop(spares=2))))
+    desktop = Desktop(spares=2, call_timeout_s=300.0)
+    made = DesktopBackend(Config(env=Env(backend="desktop", slots=2, desktop=desktop)))
     yield made
     await made.stop()
 

@@ -15,8 +15,8 @@ from dart_streams.deadline import Deadline
 from tests.integration.page_browser import Tab
 from tests.integration.test_circle import STAND_IN
 from tests.page.test_page import SHOTS, TABS, start
-from tests.processes import marked
-from tests.waiting import wait_until
+from tests.processes import command_of, marked
+from tests.waiting import BOUND_S, wait_until
 
 RUN_S = 150.0
 GROUPS = {"curator", "env", "recorder", "rollout"}
@@ -31,8 +31,8 @@ async def address_of(made: folder.RunFolder) -> str:
 
 def page_process(made: folder.RunFolder) -> psutil.Process:
     """Return the process that serves the page, not its subreaper."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if ["ui", made.id] in (child.cmdline()[2:4], child.cmdline()[1:3])][-1]
+    words = {child: command_of(child).split() for child in psutil.Process().children(recursive=True)}
+    return [child for child, said in words.items() if ["ui", made.id] in (said[2:4], said[1:3])][-1]
 
 
 async def watch(made: folder.RunFolder, page: Tab) -> None:
@@ -95,4 +95,4 @@ def kill(made: folder.RunFolder, names: Collection[str]) -> None:
     for name in names:
         process = wait_until(lambda name=name: worker_of(made, name), name)
         process.kill()
-        process.wait(30)
+        process.wait(BOUND_S)

@@ -47,8 +47,9 @@ class ListeningDevTools(DevTools):
 def is_error(params: dict[str, Any]) -> bool:
     entry = params.get("entry", {})
     level = params.get("type") or entry.get("level") or "error"
-    # The page asks again for a screenshot that the recorder has not stored yet; `Tab.loaded` waits for it.
-    return level in ("error", "assert", "warning") and "/screenshot/" not in entry.get("url", "")
+    # The page asks again for a screenshot that is not stored yet, and a service that a busy machine delays (503).
+    again = "/screenshot/" in entry.get("url", "") or "a status of 503 " in entry.get("text", "")
+    return level in ("error", "assert", "warning") and not again
 
 
 class Tab:
@@ -116,23 +117,29 @@ class Tab:
 
     async def box(self, selector: str) -> tuple[float, float, float, float]:
         """Scroll an element into view; return left, top, width and height of its first line in the window."""
-        found = f"document.querySelector({json.dumps(selector)})"
-        await self.until(f"!!{found}", selector)
-        await self.js(f"{found}.scrollIntoView({{block: 'nearest'}})")
-        x, y, width, height = await self.js(f"((b) => [b.left, b.top, b.width, b.height])({found}.getClientRects()[0])")
+        place = "one.scrollIntoView({block: 'nearest'}), ((b) => [b.left, b.top, b.width, b.height])"
+        box = f"((one) => one && ({place}(one.getClientRects()[0])))(document.querySelector({json.dumps(selector)}))"
+        x, y, width, height = await self.until(box, selector)
         return x, y, width, height
 
     async def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float] | None = None) -> None:
         """Press the mouse on an element and release it elsewhere on it; places are shares of its width and height.
 
-        A page that goes on may move the element meanwhile; it is pressed again then.
+        A page that goes on may move the element meanwhile; it is pressed again then. A link or button that is replaced
+        while it is pressed is clicked by the page.
         """
         event = "pointerdown" if selector.startswith(".stage") else "click"  # A stage captures the pointer.
-        hit = f"window.hit = !!e.target.closest?.({json.dumps(selector)})"
+        found, listeners = f"closest?.({json.dumps(selector)})", "window.hit = false"
+        for name, noted in (
+            (event, f"hit ||= !!e.target.{found}"),
+            ("pointerdown", f"window.held = e.target.closest?.('a, button')?.{found}"),
+            ("pointerup", "hit ||= window.held?.isConnected === false"),
+        ):
+            listeners += f", addEventListener('{name}', (e) => {{ {noted} }}, {ONCE})"
         for _ in range(9):
             x, y, width, height = await self.box(selector)
             places = [(x + across * width, y + down * height) for across, down in (start, end or start)]
-            await self.js(f"void (window.hit = false, addEventListener('{event}', (e) => {{ {hit} }}, {ONCE}))")
+            await self.js(f"void ({listeners})")
             kinds = ("mouseMoved", "mousePressed", "mouseMoved", "mouseReleased")
             for kind, place in zip(kinds, (places[0], places[0], places[1], places[1]), strict=True):
                 where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
@@ -162,7 +169,7 @@ class Tab:
 
     async def pages_p50(self) -> float:
         """Return the median of the times that the tab's pages took to open, as the page itself says."""
-        return float(await self.js("Number(document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)[1])"))
+        return float(await self.until("document.getElementById('foot').innerText.match(/p50 (\\d+) ms/)?.[1]"))
 
     async def loaded(self) -> None:
         """Wait until every picture in view is there, those too that were not stored at first."""

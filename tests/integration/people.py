@@ -180,7 +180,7 @@ async def solve(url: str, known: set[str]) -> str:
         whose = []
         for step in range(8):
             await tab.go(f"trajectory?id={identity}&step={step}")
-            whose.append(await tab.text(".whose"))
+            whose.append(await tab.until("document.querySelector('.whose')?.innerText", "who acted"))
         assert {"a person's", "the policy's"} == set(whose)
         await tab.shot("take-over-trajectory")
     return identity

@@ -43,8 +43,8 @@ class Sitting(NamedTuple):
     made: folder.RunFolder
     shots: Path
 
-    def options(self) -> tuple[object, ...]:
-        return "--run", self.made.id, "--state", self.made.config().run.state_dir, "--lease", LEASE_S
+    def options(self, lease_s: int = 600) -> tuple[object, ...]:
+        return "--run", self.made.id, "--state", self.made.config().run.state_dir, "--lease", lease_s
 
     async def show(self, task: str, solution: list[Action]) -> str:
         """Demonstrate a task, and return what the page says of the end."""
@@ -81,8 +81,8 @@ class Sitting(NamedTuple):
     async def leave_and_die(self) -> None:
         """Begin an episode and close the tab, begin another, act once and be killed; wait for the end of both."""
         with (
-            demonstrating(SHOWN[0], *self.options(), log=self.shots / "leave.log") as (_, left),
-            demonstrating(SHOWN[0], *self.options(), log=self.shots / "die.log") as (process, killed),
+            demonstrating(SHOWN[0], *self.options(LEASE_S), log=self.shots / "leave.log") as (_, left),
+            demonstrating(SHOWN[0], *self.options(LEASE_S), log=self.shots / "die.log") as (process, killed),
         ):
             async with person_at(left, SHOTS) as person:
                 await person.begin()
@@ -91,7 +91,7 @@ class Sitting(NamedTuple):
                 await person.click(5, 5)
                 await person.turn(1)
                 process.kill()
-                await asyncio.to_thread(process.wait, 30)
+                await asyncio.to_thread(process.wait)
                 await person.tab.until("document.getElementById('said').innerText.includes('connection lost')")
             await asyncio.to_thread(wait_until, lambda: len(self.lost()) == 2, "the end of what a person left")
 

@@ -58,15 +58,11 @@ def started(plan: LaunchPlan) -> dict[str, psutil.Process]:
     found = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        is_starter = any(word.endswith(("subreaper.py", "slurm_cluster.py", ".keeper")) for word in words)
+        is_starter = any(word.endswith(("subreaper.py", "slurm_cluster.py", "/srun", ".keeper")) for word in words)
         if str(plan.config_file) in words and not is_starter:
             at = words.index(str(plan.config_file))
             found[words[-1] if words[-2] == "--id" else words[at - 1 if words[at - 1] == "run" else at - 2]] = process
     return found
-
-
-def devices(process: psutil.Process) -> str | None:
-    return process.environ().get("CUDA_VISIBLE_DEVICES")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +129,7 @@ def test_batch_scripts_train_and_end_with_the_control_job(services, tmp_path, mo
     assert len(jobs) == 1 + plan.config.env.workers + 2 + 1
     try:
         trainer = wait_until(lambda: started(plan).get("train"), "the trainer", BOUND_S)
-        assert devices(trainer) == "0", "Slurm's own, of a job with one GPU"
+        assert trainer.environ()["CUDA_VISIBLE_DEVICES"] == "0", "Slurm's own, of a job with one GPU"
         wait_until(lambda: (plan.run.path / "report.json").exists(), "the report", BOUND_S)
         wait_until(lambda: not started(plan), "the end of all jobs", BOUND_S)
     finally:

@@ -42,7 +42,7 @@ class Watcher(threading.Thread):
         try:
             [process] = psutil.Process(subreaper).children()
             command = process.cmdline()
-            if not any("subreaper" in word for word in command):
+            if command and not any("subreaper" in word for word in command):
                 self.seen[name] = (command, process.environ().get("CUDA_VISIBLE_DEVICES"))
         except (psutil.Error, ValueError):
             pass

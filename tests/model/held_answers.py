@@ -38,8 +38,13 @@ def hold(engine: VllmEngine, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPat
     return go_on
 
 
-async def until_begun(engine: VllmEngine) -> None:
-    """Wait until an answer has as many tokens as it is held at."""
+async def until_begun(engine: VllmEngine, *answers: "asyncio.Future[Any]") -> None:
+    """Wait until an answer has as many tokens as it is held at, and each of ``answers`` is under way or over."""
+
+    def begun(core: Any) -> bool:
+        held = [core.generated(request) >= FEW for request in core.requests.values()]
+        return any(held) and len(held) + sum(answer.done() for answer in answers) >= len(answers)
+
     async with asyncio.timeout(BOUND_S):
-        while not await engine.thread.call(lambda core: any(core.generated(r) >= FEW for r in core.requests.values())):
+        while not await engine.thread.call(begun):
             pass

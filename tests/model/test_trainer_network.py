@@ -55,7 +55,7 @@ def node(place: Network, config: Config, output: Path) -> Iterator[BaseProcess]:
 
 def ranks_of(launcher: BaseProcess) -> list[psutil.Process]:
     """Return the processes of a launcher's ranks, each in a session of its own."""
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
         return [child for child in psutil.Process(launcher.pid).children() if os.getsid(child.pid) == child.pid]
     return []
 
@@ -88,8 +88,8 @@ def test_killed_ranks_and_nodes_of_two_lose_and_repeat_no_group(new_run: Callabl
             assert len(ours.steps()) >= count, [output.read_text()[-3000:] for output in outputs]
 
         disturbances = [
-            lambda: ranks_of(nodes[1])[0].kill(),
-            lambda: ranks_of(nodes[0])[0].kill(),
+            lambda: until(lambda: ranks_of(nodes[1]))[0].kill(),
+            lambda: until(lambda: ranks_of(nodes[0]))[0].kill(),
             lambda: restart(1),
             lambda: restart(0),
         ]

@@ -195,9 +195,8 @@ def test_log_probabilities_and_entropies_are_those_of_transformers(engine, loop,
 
 def recorded_as(asked: ActionRequest, made: Generation, before: Sequence[list[int]] = ()) -> Part:
     """Return a generation as a run's record of it."""
-    fields = {
-        name: getattr(made, name) for name in ("text", "tokens", "logprobs", "entropies", "versions", "prompt_sha")
-    }
+    names = ("text", "tokens", "logprobs", "entropies", "versions", "prompt_sha")
+    fields = {name: getattr(made, name) for name in names}
     answer = events.action_response(request_id=asked.request_id, **fields)
     return Part(0, asked, answer, [*before], made.versions[-1])
 
@@ -378,7 +377,7 @@ def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, lo
 
     async def switch_under_way():
         answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
-        await until_begun(engine)
+        await until_begun(engine, *answers)
         began = time.perf_counter()
         pause_ms = await engine.load(policies.versions[1])
         took_ms = (time.perf_counter() - began) * 1000
@@ -410,7 +409,7 @@ def test_requests_under_way_end_first_or_begin_anew_if_that_is_wanted(engine, lo
 
     async def switch_under_way():
         answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
-        await until_begun(engine)
+        await until_begun(engine, *answers)
         engine.mode = mode
         await engine.load(policies.versions[1])
         return await asyncio.gather(*answers, engine.generate(late))
@@ -424,7 +423,6 @@ def test_requests_under_way_end_first_or_begin_anew_if_that_is_wanted(engine, lo
         assert (start, end) == (0, len(made.tokens))
         assert close(made.logprobs, policies.score(one, made.tokens, version)[0])
     long = [made.versions[0].version for made in answers if len(made.tokens) == LONG]
-    assert long
     assert set(long) == {served}
     assert [segment.version for segment in after.versions] == [1]
 

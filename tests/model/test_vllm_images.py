@@ -132,10 +132,8 @@ def test_a_prompt_has_the_tokens_of_each_image_in_its_place(model):
     made: Any = vllm_images.prompt_inputs(prompt, images, renderer.placeholder)
     assert made["prompt_token_ids"] == renderer.expanded(prompt.token_ids, [(160, 210)] * 2)
     length = len(images[0].tokens)
-    assert [place.offset for place in made["mm_placeholders"]["image"]] == [
-        1 + images[0].place.offset,
-        3 + length + images[1].place.offset,
-    ]
+    offsets = [place.offset for place in made["mm_placeholders"]["image"]]
+    assert offsets == [1 + images[0].place.offset, 3 + length + images[1].place.offset]
     assert made["mm_hashes"]["image"] == [ref.sha256 for ref in screens.refs]
 
 

@@ -98,16 +98,11 @@ def configured(services: Any, desktops: Served, folder: Path) -> Config:
         "call_timeout_s": 120.0,
         "reset_timeout_s": 300.0,
     }
+    limits = {"request_timeout_s": 120.0, "episode_timeout_s": 1200.0}
     return services.config(
         run={"minutes": 30.0, "train_steps": 1, "drain_s": 60.0, "state_dir": str(folder)},
         tasks={"file": str(write(folder, chosen()))},
-        env={
-            "backend": "osworld",
-            "slots": 2,
-            "request_timeout_s": 120.0,
-            "episode_timeout_s": 1200.0,
-            "osworld": osworld,
-        },
+        env={"backend": "osworld", "slots": 2, **limits, "osworld": osworld},
         rollout={"engine": "scripted"},
         curation={"budget": {"base": 4}},
         trainer={"groups_per_step": 1},

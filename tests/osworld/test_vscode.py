@@ -27,7 +27,7 @@ async def content(machine: Machine, path: str) -> str:
 
 async def test_a_file_and_the_settings_are_changed_by_keys(tmp_path: Path):
     edit: tuple[Action, ...] = (Hotkey(("ctrl", "end")), Type(" and pears"), Hotkey(("ctrl", "s")))
-    async with served(tmp_path, (1280, 800), slots=1) as desktops, desktops.machine() as machine:
+    async with served(tmp_path, (1280, 800), slots=1, lease_s=600.0) as desktops, desktops.machine() as machine:
         listed = await machine.execute(["code", "--list-extensions", "|", "grep", "x.y"])
         assert (listed["output"], listed["returncode"]) == ("", 0), listed["error"]
         await machine.upload(FILE, b"apples")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import osworld_needs
-from tests.desktops.served_desktops import served
+from tests.desktops.served_desktops import IDLE_S, served
 from tests.unit.workers.env.backends.osworld.parsed_tasks import parse_task, step
 from tests.waiting import until
 from workers.env.backends.osworld import browser_setup
@@ -26,10 +26,10 @@ async def test_recorded_hosts_are_shown_and_no_others(tmp_path: Path):
     task = parse_task({"func": "infeasible"}, step("chrome_open_tabs", urls_to_open=[SECURE, PLAIN]))
     (tmp_path / "pages").mkdir()
     make_pages(WebPages(tmp_path / "pages"), [task])
-    async with served(tmp_path, slots=1) as desktops, desktops.machine() as machine:
+    async with served(tmp_path, slots=1, lease_s=600.0) as desktops, desktops.machine() as machine:
         await serve_pages(machine, WebPages(tmp_path / "pages"), task)
         await machine.launch(BROWSER)
-        await wait_idle(machine, TAB_S)
+        await wait_idle(machine, IDLE_S)
         await browser_setup.open_tabs(machine.endpoint, [SECURE, PLAIN, UNKNOWN])
 
         async def titles() -> dict[str, str]:

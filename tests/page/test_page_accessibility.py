@@ -69,13 +69,8 @@ def source(recorded: Path) -> BundleSource:
 async def places_of(page: Tab) -> list[str]:
     """Return the address of a page of each kind."""
     places = [*TABS, *FOUND_PLACES]
-    for start, link in (
-        ("steps", "td a"),
-        ("step", "td a"),
-        ("group", ".cell"),
-        ("tasks", "td a"),
-        ("compare", "td a"),
-    ):
+    links = {"steps": "td a", "step": "td a", "group": ".cell", "tasks": "td a", "compare": "td a"}
+    for start, link in links.items():
         await page.go(next(one for one in reversed(places) if one.startswith(start)))
         places.append(await page.first_link(link))
     return places

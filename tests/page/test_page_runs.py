@@ -33,6 +33,8 @@ from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(1800)
 ROLLOUTS = 12
+SESSION = 2
+"""Connections of a session: for requests, and for events of the cluster."""
 
 
 class Runs(NamedTuple):
@@ -155,13 +157,13 @@ async def test_runs_are_listed_opened_and_compared_without_a_restart(runs: Runs,
         assert f"This is {two}" in await shown.text("#beside")
         await shown.go("trajectories")
         ids = "[...document.querySelectorAll('td:nth-child(2) a')].map((one) => one.hash)"
-        others = set(await shown.js(ids))
-        assert len(others) >= 10
+        others = set(await shown.until(f"((ids) => ids.length >= 10 && ids)({ids})", "its rollouts"))
         await shown.go(await shown.first_link("td:nth-child(2) a"))
         await shown.until("document.querySelector('.stage img')?.naturalWidth === 160", "its screenshot, of its store")
         await shown.click("#beside a")
         await page.is_shown(one)
         assert await shown.js("location.search + location.hash") == "#/wall"
+        await shown.until("!!document.querySelector('.tile img')?.naturalWidth", "a screen, of the store of the first")
         await shown.go("trajectories")
         assert not others & set(await shown.js(ids))
         await shown.go("runs")
@@ -215,19 +217,17 @@ async def test_a_third_run_closes_consumer_and_session_of_the_oldest(runs: Runs,
             await page.tab.go("wall")
             await page.tab.until("!!document.querySelector('.tile img')?.naturalWidth", "a screen")
 
-        await read(one)
-        session = page.connections(cassandra)
-        assert session > 0
-        for name in (two, three):
+        for name in runs.names:
             await read(name)
-        both, consumers = page.connections(cassandra), page.connections(kafka)
-        assert both == 3 * session
+        sessions = lambda count: page.connections(cassandra) == count * SESSION  # noqa: E731
+        await asyncio.to_thread(wait_until, lambda: sessions(3), "three sessions")
+        consumers = page.connections(kafka)
         await read(f"{three}.dart")
         assert json.loads(await page.answer("api/runs"))["beside"] == [three, f"{three}.dart"]
         assert "page_runs 3" in await page.answer("metrics")
 
         async def is_closed() -> bool:
-            return page.connections(cassandra) == 2 * session and page.connections(kafka) < consumers
+            return sessions(2) and page.connections(kafka) < consumers
 
         await until(is_closed)
         await read(two)
@@ -250,8 +250,8 @@ async def test_a_run_begins_loses_its_topics_and_is_removed_meanwhile(runs: Runs
             await page.is_shown(name)
             await asyncio.to_thread(remove_topics, runs.config, name)
             await shown.go("runs")
-            await shown.until("document.querySelector('.missing')?.innerText.includes('its topics are gone')", "said")
-            assert await shown.count(link(name)) == 0
+            gone = "document.querySelector('.missing')?.innerText.includes('its topics are gone')"
+            await shown.until(f"{gone} && !document.querySelector({json.dumps(link(name))})", "no link, and why")
             await shown.shot("runs-gone")
             shutil.rmtree(runs.state / "runs" / name)
             await shown.until(f"document.getElementById('away')?.innerText.includes('{name} was removed')", "removed")

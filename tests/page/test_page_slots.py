@@ -103,9 +103,7 @@ async def test_a_thousand_slots_stay_smooth():
             where = {"x": box["x"] + 50, "y": box["y"] + 9, "button": "none" if kind == "mouseMoved" else "left"}
             await page.call("Input.dispatchMouseEvent", type=kind, clickCount=1, **where)
             if kind == "mouseMoved":
-                await page.until(
-                    "document.querySelector('.peek img')?.naturalWidth === 160", "the screen under the pointer"
-                )
+                await page.until("document.querySelector('.peek img')?.naturalWidth === 160", "the screen under it")
                 await page.shot("slots-1000")
         await page.until("location.hash.startsWith('#/trajectory')", "the slot that was clicked")
         page.errors.clear()  # a made-up run has no steps in a store

@@ -150,7 +150,7 @@ def evaluating(services, tmp_path: Path, deployment: Path, url: str) -> Config:
         bus=base.bus,
         store=base.store,
         run=base.run,
-        env=replace(own.env, request_timeout_s=base.env.request_timeout_s),
-        evaluation=base.evaluation,
+        env=replace(own.env, request_timeout_s=START_S, episode_timeout_s=START_S),
+        evaluation=replace(base.evaluation, timeout_s=START_S),
         rollout=replace(own.rollout, openai=openai),
     )

@@ -31,7 +31,6 @@ from trainer.learning import model as learning
 PROGRAM = Path(sys.executable).parent / "dart-streams"
 REPO = "org/tiny-ui"
 LIMITS = Config().policy
-PATIENT = dict.fromkeys(("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"), "600")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def command(served: LocalHub, tmp_path: Path) -> Callable[..., subprocess.Comple
     """Return a function that runs ``dart-streams policy``; keywords are variables of its environment."""
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **served.environment(tmp_path / "home"), **PATIENT, **variables}
+        environment = {**os.environ, **served.environment(tmp_path / "home"), **variables}
         words = [str(PROGRAM), "policy", *map(str, arguments)]
         return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
@@ -217,7 +216,7 @@ def test_parts_that_a_killed_fetch_left_are_removed(command, tmp_path):
 
 def test_an_interrupt_ends_a_fetch_at_once(served, tmp_path):
     served.pause_s = 600.0  # far more than any wait for the end
-    environment = {**os.environ, **served.environment(tmp_path / "home"), **PATIENT}
+    environment = {**os.environ, **served.environment(tmp_path / "home")}
     words = [str(PROGRAM), "policy", "fetch", REPO]
     with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
@@ -258,7 +257,7 @@ def test_a_worker_fetches_a_commit_that_is_missing(served, tmp_path):
         "from dart_streams.config import Config, Policy; from dart_streams.policy import recipe; "
         f"print(recipe.model_folder(Config(policy=Policy(path='{REPO}@{commit}'))))"
     )
-    environment = {**os.environ, **served.environment(tmp_path / "home"), **PATIENT}
+    environment = {**os.environ, **served.environment(tmp_path / "home")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=400, check=True
     )
@@ -335,9 +334,8 @@ def test_only_an_export_is_pushed(command, tmp_path):
 def test_an_adapter_that_names_a_folder_as_its_base_is_warned_of(command, tmp_path):
     for name, base in (("adapter_config.json", "/models/base"), ("adapter_model.safetensors", "")):
         (tmp_path / name).write_text(json.dumps({"base_model_name_or_path": base}))
-    assert "names the base model by a folder, /models/base" in command("push", tmp_path, "me/mine").stderr.replace(
-        "\n", " "
-    )
+    said = " ".join(command("push", tmp_path, "me/mine").stderr.split())
+    assert "names the base model by a folder, /models/base" in said
 
 
 def test_an_exported_adapter_names_its_base_by_id_and_commit(tmp_path):

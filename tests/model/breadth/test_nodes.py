@@ -43,7 +43,7 @@ def job_at(endpoint: str, count: int = 2) -> LaunchConfig:
 
 def launch(endpoint: str, program: str, folder: Path, result: Path) -> None:
     """Be a launcher; write how it ended."""
-    said, nodes.LAST_WORD_S = "0", 15.0  # the other one learns of the end also where the machine stands still
+    said, nodes.LAST_WORD_S, nodes.EXIT_BARRIER_S = "0", 15.0, 120.0  # for a machine that stands still meanwhile
     try:
         nodes.run_node(job_at(endpoint), "-S", "-c", program, str(folder))
     except ChildFailedError as error:

@@ -157,7 +157,7 @@ def test_weights_switch_in_the_middle_of_answers(engine, loop, policies, monkeyp
 
     async def switch_under_way():
         answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
-        await until_begun(engine)
+        await until_begun(engine, *answers)
         pause_ms = await engine.load(policies.versions[1])
         return pause_ms, await asyncio.gather(*answers)
 

@@ -12,7 +12,7 @@ from dart_streams.console.launch.services.daemon import Home, free_port, in_use,
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.java import RECIPES
 
-FORMAT_S = 60
+FORMAT_S = 300
 
 
 class Kafka:

@@ -119,7 +119,7 @@ def is_others(config: Config, name: str, servers: list[str]) -> bool:
         return any(reaches(server) for server in servers)
     host, _, port = servers[0].rpartition(":")
     speaks = speaks_kafka if name == "kafka" else speaks_cql
-    return Home(folder_of(config) / name).find() is None and speaks(host, int(port))
+    return Home(folder_of(config) / name).find() is None and speaks(host, int(port), ANSWER_S)
 
 
 def servers_of(config: Config) -> dict[str, list[str]]:

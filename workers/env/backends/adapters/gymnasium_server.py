@@ -14,6 +14,8 @@ import traceback
 from typing import Any
 
 BROWSERGYM = "browsergym"
+MAX_MS = 60_000.0
+"""Time limit of a browser's start and of a page, below a reset's; 5 s of BrowserGym are few on a busy machine."""
 
 
 class EnvironmentServer:
@@ -56,7 +58,7 @@ class EnvironmentServer:
             return {}
         from browsergym.core.action.highlevel import HighLevelActionSet
 
-        return {"action_mapping": HighLevelActionSet(subsets=["coord"], strict=False).to_python_code}
+        return {"action_mapping": HighLevelActionSet(subsets=["coord"], strict=False).to_python_code, "timeout": MAX_MS}
 
     def shown(self, observation: Any, reward: float, done: bool) -> dict[str, Any]:
         """Return the screen of an observation, or the environment's rendering."""
@@ -82,17 +84,16 @@ def use_browser(path: str) -> None:
     from playwright.sync_api import BrowserType
 
     launch = BrowserType.launch
-    BrowserType.launch = lambda self, **options: launch(self, **{"executable_path": path} | options)
+    BrowserType.launch = lambda self, **given: launch(self, **{"executable_path": path, "timeout": MAX_MS} | given)
 
 
 def main() -> None:
     """Serve requests until they end."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     packages, browser = json.loads(sys.argv[1])
     server = EnvironmentServer(packages, browser)
     answers.write(json.dumps({"ready": True}) + "\n")
-    answers.flush()
     for line in sys.stdin:
         try:
             response = server.answer(json.loads(line))
@@ -100,7 +101,6 @@ def main() -> None:
             traceback.print_exc()
             response = {"fault": f"{type(error).__name__}: {error}"[:1000]}
         answers.write(json.dumps(response) + "\n")
-        answers.flush()
     server.close()
 
 

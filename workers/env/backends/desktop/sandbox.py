@@ -33,10 +33,10 @@ PYTHON = ("/usr/bin/python3", "-E", "-s")
 LOW_PRIORITY = ("nice", "-n", str(limits.NICE))
 """Priority for systems without control groups."""
 ERROR_BYTES = 1000
-READY_S = 20.0
+READY_S = 60.0
 """Time limit for the server to respond, also on a busy machine."""
-ENDED_S = 1.0
-"""Time limit for a sandbox to end after its last connection."""
+ENDED_S = 30.0
+"""Time limit for a sandbox to end after its last connection, also on a busy machine."""
 STARTING_S = 60.0
 """Minimum age of a folder before its socket is checked for a server."""
 DATA = {"outcome", "elements", "call"}
@@ -139,7 +139,7 @@ class Sandbox:
                 raise EnvironmentFault(f"the desktop has ended, {why_ended(ended.result())}")
             status, content, headers = answer.result()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            if isinstance(error, aiohttp.ServerDisconnectedError):
+            if not isinstance(error, TimeoutError):
                 await asyncio.wait({ended}, timeout=ENDED_S)
             if ended.done():
                 raise EnvironmentFault(f"the desktop has ended, {why_ended(ended.result())}") from None

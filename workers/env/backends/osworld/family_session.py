@@ -30,9 +30,9 @@ OUTPUT, CODE = f"{FOLDER}/output", f"{FOLDER}/exit-code"
 POLL_INTERVAL_S = 0.1
 WINDOW_POLL_INTERVAL_S = 0.3
 """Interval between lists of windows while an application starts; each starts a process of the machine."""
-STABLE_S, STABLE_LIMIT_S = 0.4, 10.0
+STABLE_S, STABLE_LIMIT_S = 0.4, 30.0
 """Time without a change after which the first screen is stable, and its time limit."""
-ENDING_S = 5.0
+ENDING_S = 30.0
 """Time limit for an application to end after its window is gone."""
 
 

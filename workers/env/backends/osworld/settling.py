@@ -17,7 +17,7 @@ IDLE_S = 0.4
 """Time without a computing process after which a desktop of ours is idle."""
 SYSTEM_IDLE_S = 1.0
 """That time on a whole system, where an application may wait for a service while it starts."""
-SLACK_S = 10.0
+SLACK_S = 30.0
 SCRIPT = """
 import os, sys, time
 quiet_s, limit_s = map(float, sys.argv[1:])

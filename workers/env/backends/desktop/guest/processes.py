@@ -10,7 +10,7 @@ from pathlib import Path
 
 BUSY = frozenset("RD")
 """States of a thread that computes, or waits for a processor or a disk."""
-KILL_S = 5.0
+KILL_S = 30.0
 POLL_INTERVAL_S = 0.002
 MAX_TERMINALS = 64
 """Maximum number of a sandbox's terminals: the kernel has some 3,000 for all sandboxes together."""

@@ -6,7 +6,7 @@ from workers.env.backends.desktop.guest import commands
 
 FRAMELESS = "/opt/frameless.xml"
 """Configuration of the window manager by which windows fill the screen without frames, as on a phone."""
-LIMIT_S = 5.0
+LIMIT_S = 20.0
 OPEN_S = 60.0
 """Time limit for the window of an opened file; OSWorld's server waits for half an hour."""
 POLL_INTERVAL_S = 0.2
