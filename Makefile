@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
+PASSED = $(STREAMS)/python -m tests.lanes --passed
 MODEL := .venv/model/bin
 TSC := .venv/web/node_modules/.bin/tsc
 MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
@@ -113,21 +114,26 @@ test-data: setup data ## Run the tests of data sets and trackers with their libr
 
 test-launch: setup ## Run the tests of local services that fail or stay, of scripts for nodes and Slurm, and of placed processes.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/launch
+	@$(PASSED) $@
 
 test-page: setup ## Run the tests of the web page in a browser.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/page
+	@$(PASSED) $@
 
 test-desktops: setup desktop ## Run the tests of desktops with real applications in sandboxes.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/desktops
+	@$(PASSED) $@
 
 test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes and benchmarks.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		$(STREAMS)/python -m pytest -q tests/path/test_gui_actor_run.py tests/path/test_ui_tars_page.py; streams=$$?; \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth; \
 		model=$$?; exit $$((streams || model))'
+	@$(PASSED) $@
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; DART_OSWORLD=FOLDER adds its task files.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld $(addprefix tests/desktops/test_osworld_,$(addsuffix .py,confined episodes evaluators spoiled)) tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
+	@$(PASSED) $@
 
 test-phone: phone ## Run the tests of phones, on real Android views.
 	@$(STREAMS)/python -m pytest -q tests/phone

@@ -1,19 +1,20 @@
 """The lanes: tests beside those of `make test`, each a target of make, and the paths that each covers.
 
-``python -m tests.lanes`` prints the lanes that CI runs for the present commit. A lane that takes long there runs if a
-file that it covers has changed since the commit ``DART_CI_BASE``, by default the newest that is a day older. Where no
-such commit is known, as in a shallow clone, all of these run. ``--all`` prints every lane, for ``make test-all``.
+``python -m tests.lanes`` prints the lanes that CI runs for the present commit. A lane that takes long there runs unless
+it has passed with the files that it covers: ``tests/passed_lanes.json`` has their digest. Each of these targets of make
+writes it there at its end. ``--all`` prints every lane, for ``make test-all``; ``--passed LANE`` writes a digest.
 """
 
-import os
+import hashlib
+import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-BASE = "DART_CI_BASE"
+PASSED = ROOT / "tests/passed_lanes.json"
 When = Literal["each time", "if covered files changed", "by hand"]
 
 
@@ -24,9 +25,11 @@ class Lane(NamedTuple):
     when: When
     covers: tuple[str, ...]
 
-    def is_touched_by(self, changed: Iterable[str]) -> bool:
-        """Return whether any of these files is one that the lane covers, or that every lane does."""
-        return any(file.startswith((*self.covers, *OF_ALL)) for file in changed)
+    def digest(self, tree: Iterable[str]) -> str:
+        """Return the digest of a commit's files that the lane covers; ``tree`` has the lines of ``git ls-tree -r``."""
+        covered = (*self.covers, *OF_ALL)
+        files = sorted(line for line in tree if line.partition("\t")[2].startswith(covered))
+        return hashlib.sha256("\n".join(files).encode()).hexdigest()
 
 
 OF_ALL = ("requirements/", "pyproject.toml", "tests/conftest.py")
@@ -96,43 +99,46 @@ LANES = (
 )
 
 
-def lanes_of_ci(changed: Iterable[str] | None) -> list[Lane]:
-    """Return the lanes that CI runs after a change of these files; None if they are not known."""
-    files = None if changed is None else list(changed)
+def lanes_of_ci(tree: Iterable[str] | None, passed: Mapping[str, str]) -> list[Lane]:
+    """Return the lanes that CI runs for a commit; ``tree`` is None where it is not known."""
+    files = None if tree is None else list(tree)
     return [
         lane
         for lane in LANES
         if lane.when == "each time"
-        or (lane.when == "if covered files changed" and (files is None or lane.is_touched_by(files)))
+        or (lane.when != "by hand" and (files is None or passed.get(lane.target) != lane.digest(files)))
     ]
 
 
-def changed_files() -> list[str] | None:
-    """Return the files that differ from the base; None without one."""
-    base = os.environ.get(BASE) or older_commit()
-    if not base:
-        return None
-    done = git("diff", "--name-only", base, "HEAD")
+def record(target: str) -> None:
+    """Write that a lane has passed, unless a file that it covers differs from the present commit."""
+    (lane,) = (one for one in LANES if one.target == target)
+    tree, changed = git("ls-tree", "-r", "HEAD"), git("status", "--porcelain", "--", *lane.covers, *OF_ALL)
+    if tree is None or changed:
+        print(f"{target} passed; not recorded, for these files are in no commit:", changed, file=sys.stderr)  # noqa: T201
+    else:
+        passed = {**json.loads(PASSED.read_bytes()), target: lane.digest(tree)}
+        PASSED.write_text(json.dumps(dict(sorted(passed.items())), indent=1) + "\n")
+
+
+def git(*words: str) -> list[str] | None:
+    """Return the lines of git's answer about this checkout; None where there is none."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else None
 
 
-def older_commit() -> str:
-    """Return the newest commit that is a day older than the present one; empty without one."""
-    newest = git("log", "-1", "--format=%ct").stdout.strip()
-    return git("rev-list", "-1", f"--before={int(newest) - 86_400}", "HEAD").stdout.strip() if newest else ""
-
-
-def git(*words: str) -> subprocess.CompletedProcess[str]:
-    """Ask git about this checkout."""
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def main(words: list[str]) -> None:
-    """Print lanes, one a line: those of CI, or all."""
-    wanted = list(LANES) if words == ["--all"] else lanes_of_ci(changed_files())
+    """Print lanes, one a line: those of CI, or all; or record that one has passed."""
+    if words[:1] == ["--passed"]:
+        return record(words[1])
+    wanted = (
+        list(LANES)
+        if words == ["--all"]
+        else lanes_of_ci(git("ls-tree", "-r", "HEAD"), json.loads(PASSED.read_bytes()))
+    )
     left_out = [lane.target for lane in LANES if lane not in wanted and lane.when != "by hand"]
     if left_out:
-        print("left out, for no file that they cover has changed:", *left_out, file=sys.stderr)  # noqa: T201
+        print("left out, for they passed with the files that they cover:", *left_out, file=sys.stderr)  # noqa: T201
     print(*(lane.target for lane in wanted), sep="\n")  # noqa: T201
 
 

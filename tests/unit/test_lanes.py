@@ -5,32 +5,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import LANES, OF_ALL, changed_files, lanes_of_ci
+from tests.lanes import LANES, OF_ALL, lanes_of_ci
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 EACH_TIME = {lane.target for lane in LANES if lane.when == "each time"}
+TREE = [f"100644 blob 0\t{path}" for path in (*OF_ALL, "README.md", *(lane.covers[0] + "one" for lane in LANES))]
+PASSED = {lane.target: lane.digest(TREE) for lane in LANES}
 
 
-def targets(*changed: str) -> set[str]:
-    return {lane.target for lane in lanes_of_ci(changed)} - EACH_TIME
+def targets(path: str) -> set[str]:
+    """Return the long lanes that CI runs after a change of a file, all of which have passed before it."""
+    return {lane.target for lane in lanes_of_ci([*TREE, f"100644 blob 1\t{path}"], PASSED)} - EACH_TIME
 
 
 def test_a_lane_that_takes_long_runs_if_a_file_that_it_covers_changed():
-    assert targets("README.md", "workers/runtime/lifecycle.py") == set()
+    assert targets("README.md") == targets("workers/runtime/lifecycle.py") == set()
     assert targets("workers/env/backends/osworld/pages.py") == {"test-osworld"}
-    assert targets("README.md", "workers/desktop_server/ports.py") == {"test-desktops", "test-osworld"}
+    assert targets("workers/desktop_server/ports.py") == {"test-desktops", "test-osworld"}
 
 
-def test_every_lane_of_ci_runs_where_what_has_changed_is_not_known():
+def test_every_lane_of_ci_runs_where_its_pass_or_the_files_are_not_known():
     everything = {lane.target for lane in LANES if lane.when != "by hand"}
-    assert {lane.target for lane in lanes_of_ci(None)} == everything
-    assert all({lane.target for lane in lanes_of_ci([file])} == everything for file in OF_ALL)
+    assert {lane.target for lane in lanes_of_ci(None, PASSED)} == everything
+    assert {lane.target for lane in lanes_of_ci(TREE, {})} == everything
+    assert all(targets(file) | EACH_TIME == everything for file in OF_ALL)
 
 
-def test_a_base_that_is_no_commit_is_not_known(monkeypatch):
-    monkeypatch.setenv("DART_CI_BASE", "no-such-commit")
-    assert changed_files() is None
+def test_each_long_lane_of_ci_records_that_it_passed():
+    recorded = re.findall(r"^(test-\w+): .*\n(?:\t.*\n)+?\t@\$\(PASSED\) \$@$", MAKEFILE, re.MULTILINE)
+    assert sorted(recorded) == sorted(lane.target for lane in LANES if lane.when == "if covered files changed")
 
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.target)
