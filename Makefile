@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
-PASSED = $(STREAMS)/python -m tests.lanes --passed
+PASSED = $(STREAMS)/python -m tests.lanes --passed $(BEGUN)
+BEGUN := $(shell git rev-parse HEAD 2>/dev/null || echo none)
 MODEL := .venv/model/bin
 TSC := .venv/web/node_modules/.bin/tsc
 MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py

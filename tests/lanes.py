@@ -2,11 +2,12 @@
 
 ``python -m tests.lanes`` prints the lanes that CI runs for the present commit. A lane that takes long there runs unless
 it has passed with the files that it covers: ``tests/passed_lanes.json`` has their digest. Each of these targets of make
-writes it there at its end. ``--all`` prints every lane, for ``make test-all``; ``--passed LANE`` writes a digest.
+writes it there at its end. ``--all`` prints every lane, for ``make test-all``. ``--passed COMMIT LANE`` writes one.
 """
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -110,12 +111,13 @@ def lanes_of_ci(tree: Iterable[str] | None, passed: Mapping[str, str]) -> list[L
     ]
 
 
-def record(target: str) -> None:
-    """Write that a lane has passed, unless a file that it covers differs from the present commit."""
+def record(commit: str, target: str) -> None:
+    """Write that a lane has passed, unless it ran in part, or on files that differ from the commit of its beginning."""
     (lane,) = (one for one in LANES if one.target == target)
-    tree, changed = git("ls-tree", "-r", "HEAD"), git("status", "--porcelain", "--", *lane.covers, *OF_ALL)
-    if tree is None or changed:
-        print(f"{target} passed; not recorded, for these files are in no commit:", changed, file=sys.stderr)  # noqa: T201
+    tree, others = git("ls-tree", "-r", commit), ("ls-files", "--others", "--exclude-standard")
+    changed = [git(*words, "--", *lane.covers, *OF_ALL) for words in (("diff", "--name-only", commit), others)]
+    if tree is None or any(changed) or "PYTEST_ADDOPTS" in os.environ:
+        print(f"{target} passed; not recorded: PYTEST_ADDOPTS, or files of no commit, {changed}", file=sys.stderr)  # noqa: T201
     else:
         passed = {**json.loads(PASSED.read_bytes()), target: lane.digest(tree)}
         PASSED.write_text(json.dumps(dict(sorted(passed.items())), indent=1) + "\n")
@@ -130,7 +132,7 @@ def git(*words: str) -> list[str] | None:
 def main(words: list[str]) -> None:
     """Print lanes, one a line: those of CI, or all; or record that one has passed."""
     if words[:1] == ["--passed"]:
-        return record(words[1])
+        return record(*words[1:])
     wanted = (
         list(LANES)
         if words == ["--all"]

@@ -33,7 +33,7 @@ EMPTY_HERE = {
 PREFIX = "dart.compose-test."
 UP_S = 600
 MOVES_AGAIN_S = 600
-ENDS_S = 900
+ENDS_S = 3600
 STEPS = 180
 
 

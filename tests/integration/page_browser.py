@@ -117,7 +117,7 @@ class Tab:
 
     async def box(self, selector: str) -> tuple[float, float, float, float]:
         """Scroll an element into view; return left, top, width and height of its first line in the window."""
-        place = "one.scrollIntoView({block: 'nearest'}), ((b) => [b.left, b.top, b.width, b.height])"
+        place = "one.scrollIntoView({block: 'nearest'}), ((b) => b && [b.left, b.top, b.width, b.height])"
         box = f"((one) => one && ({place}(one.getClientRects()[0])))(document.querySelector({json.dumps(selector)}))"
         x, y, width, height = await self.until(box, selector)
         return x, y, width, height

@@ -16,6 +16,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from dart_streams.console.launch.services import jars
+from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
@@ -547,6 +548,8 @@ def start(file: Path, *run: str | Path) -> subprocess.Popen[bytes]:
 
 async def test_a_tab_of_an_earlier_start_asks_for_the_token(recorded, tmp_path):
     file = tmp_path / "ui.json"
+    file.touch(0o600)
+    file.write_text(json.dumps({"url": "", "address": f"http://localhost:{free_port()}", "token": ""}))  # not ephemeral
     process = await asyncio.to_thread(start, file, recorded)
     try:
         async with tab(SHOTS) as page:

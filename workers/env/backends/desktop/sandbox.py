@@ -139,7 +139,7 @@ class Sandbox:
                 raise EnvironmentFault(f"the desktop has ended, {why_ended(ended.result())}")
             status, content, headers = answer.result()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            if not isinstance(error, TimeoutError):
+            if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)):
                 await asyncio.wait({ended}, timeout=ENDED_S)
             if ended.done():
                 raise EnvironmentFault(f"the desktop has ended, {why_ended(ended.result())}") from None
