@@ -9,14 +9,8 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from aiokafka import errors
 from aiokafka.conn import create_conn
-from aiokafka.errors import (
-    IllegalSaslStateError,
-    KafkaConnectionError,
-    KafkaError,
-    SaslAuthenticationFailed,
-    UnsupportedSaslMechanismError,
-)
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from tenacity import AsyncRetrying
@@ -55,7 +49,7 @@ def until_ready(bus: Bus, deadline: Deadline) -> dict[str, Any]:
         deadline,
         min(RETRY_INTERVAL_S, bus.wait_s / 10),
         f"broker at {bus.servers}",
-        retryable=lambda error: isinstance(error, KafkaError | OSError),
+        retryable=lambda error: isinstance(error, errors.KafkaError | OSError),
         unavailable=lambda error: no_broker(bus, error),
     )
 
@@ -75,7 +69,7 @@ async def try_each(bus: Bus, endpoints: list[Endpoint], settings: dict[str, Any]
     for endpoint in endpoints:
         try:
             return await request(endpoint, MetadataRequest([]), settings, deadline)
-        except (KafkaError, OSError) as error:
+        except (errors.KafkaError, OSError) as error:
             last = error
         if (refused := await find_refusal(bus, endpoint, settings, last)) is not None:
             raise refused
@@ -103,7 +97,7 @@ async def find_refusal(
         return AccessRefused(text)
     shows_certificate = bool(bus.tls.certificate_file)
     refused = await asyncio.to_thread(tls_refusal, endpoint, settings.get("ssl_context"), shows_certificate)
-    anonymous = refused is None and not bus.login.user and isinstance(error, KafkaConnectionError)
+    anonymous = refused is None and not bus.login.user and isinstance(error, errors.KafkaConnectionError)
     if anonymous and await requires_login(endpoint, settings):
         return AccessRefused(f"{endpoint.place} requires a login: set bus.login.user and bus.login.password")
     return refused
@@ -113,17 +107,17 @@ def login_refusal(bus: Bus, endpoint: Endpoint, error: Exception) -> str | None:
     """Return the meaning and remedy of a login error; None for other errors."""
     login = bus.login
     match error:
-        case SaslAuthenticationFailed():
+        case errors.SaslAuthenticationFailed():
             return (
                 f"{endpoint.place} refuses the login of {login.user!r}: correct it, or the password in "
                 f"{login.password}, or have {login.mechanism} credentials made for that user"
             )
-        case UnsupportedSaslMechanismError():
+        case errors.UnsupportedSaslMechanismError():
             return (
                 f"{endpoint.place} has not enabled {login.mechanism}: set bus.login.mechanism to one of its "
                 "sasl.enabled.mechanisms"
             )
-        case IllegalSaslStateError():
+        case errors.IllegalSaslStateError():
             return f"{endpoint.place} takes no login there: use its port for logins, or leave out bus.login"
     return None
 
@@ -132,9 +126,9 @@ async def requires_login(endpoint: Endpoint, settings: dict[str, Any]) -> bool:
     """Return whether a broker offers SASL mechanisms; it closes connections that send other requests first."""
     try:
         answer = await request(endpoint, SaslHandShakeRequest("PLAIN"), settings, Deadline(ANSWER_TIMEOUT_S))
-    except (KafkaError, OSError):
+    except (errors.KafkaError, OSError):
         return False
-    return bool(answer.error_code != IllegalSaslStateError.errno)
+    return bool(answer.error_code != errors.IllegalSaslStateError.errno)
 
 
 def no_broker(bus: Bus, error: BaseException) -> ServiceUnavailable:

@@ -10,20 +10,11 @@ from io import BytesIO
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol import types
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import (
-    AbstractType,
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Schema,
-    TaggedFields,
-)
 
 
-class Uuid(AbstractType[uuid.UUID]):
+class Uuid(types.AbstractType[uuid.UUID]):
     """A 16-byte id."""
 
     @classmethod
@@ -38,32 +29,32 @@ class Uuid(AbstractType[uuid.UUID]):
 
 
 UNKNOWN = uuid.UUID(int=0)
-NUMBERS = CompactArray(Int32)
+NUMBERS = types.CompactArray(types.Int32)
 BROKER = (
-    ("node", Int32),
-    ("host", CompactString()),
-    ("port", Int32),
-    ("rack", CompactString()),
-    ("tags", TaggedFields),
+    ("node", types.Int32),
+    ("host", types.CompactString()),
+    ("port", types.Int32),
+    ("rack", types.CompactString()),
+    ("tags", types.TaggedFields),
 )
 PARTITION = (
-    ("error_code", Int16),
-    ("partition", Int32),
-    ("leader", Int32),
-    ("leader_epoch", Int32),
+    ("error_code", types.Int16),
+    ("partition", types.Int32),
+    ("leader", types.Int32),
+    ("leader_epoch", types.Int32),
     ("replicas", NUMBERS),
     ("in_sync", NUMBERS),
     ("offline", NUMBERS),
-    ("tags", TaggedFields),
+    ("tags", types.TaggedFields),
 )
 TOPIC = (
-    ("error_code", Int16),
-    ("name", CompactString()),
+    ("error_code", types.Int16),
+    ("name", types.CompactString()),
     ("topic_id", Uuid),
-    ("is_internal", Boolean),
-    ("partitions", CompactArray(*PARTITION)),
-    ("operations", Int32),
-    ("tags", TaggedFields),
+    ("is_internal", types.Boolean),
+    ("partitions", types.CompactArray(*PARTITION)),
+    ("operations", types.Int32),
+    ("tags", types.TaggedFields),
 )
 
 
@@ -72,14 +63,14 @@ class MetadataResponseV10(Response):
 
     API_KEY = 3
     API_VERSION = 10
-    SCHEMA = Schema(
-        ("throttle_ms", Int32),
-        ("brokers", CompactArray(*BROKER)),
-        ("cluster_id", CompactString()),
-        ("controller", Int32),
-        ("topics", CompactArray(*TOPIC)),
-        ("operations", Int32),
-        ("tags", TaggedFields),
+    SCHEMA = types.Schema(
+        ("throttle_ms", types.Int32),
+        ("brokers", types.CompactArray(*BROKER)),
+        ("cluster_id", types.CompactString()),
+        ("controller", types.Int32),
+        ("topics", types.CompactArray(*TOPIC)),
+        ("operations", types.Int32),
+        ("tags", types.TaggedFields),
     )
 
 
@@ -90,12 +81,15 @@ class MetadataRequestV10(RequestStruct):
     API_VERSION = 10
     FLEXIBLE_VERSION = True
     RESPONSE_TYPE = MetadataResponseV10
-    SCHEMA = Schema(
-        ("topics", CompactArray(("topic_id", Uuid), ("name", CompactString()), ("tags", TaggedFields))),
-        ("allow_creation", Boolean),
-        ("cluster_operations", Boolean),
-        ("topic_operations", Boolean),
-        ("tags", TaggedFields),
+    SCHEMA = types.Schema(
+        (
+            "topics",
+            types.CompactArray(("topic_id", Uuid), ("name", types.CompactString()), ("tags", types.TaggedFields)),
+        ),
+        ("allow_creation", types.Boolean),
+        ("cluster_operations", types.Boolean),
+        ("topic_operations", types.Boolean),
+        ("tags", types.TaggedFields),
     )
 
 

@@ -13,15 +13,7 @@ from pathlib import Path
 
 import httpx2
 import msgspec
-from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, constants, errors, snapshot_download
 from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import filter_repo_objects
 
@@ -122,20 +114,20 @@ def refused_by_hub(model: HubModel, place: Path) -> Iterator[None]:
     repo, endpoint = model.repo, constants.ENDPOINT
     try:
         yield
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise AccessRefused(
             f"{repo} is gated: accept its terms at {endpoint}/{repo}, and set HF_TOKEN to a token of that account"
         ) from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise UserError(f"{repo} has no revision {model.revision!r}: name a branch, a tag or a commit") from error
-    except RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         raise UserError(
             f"{endpoint} has no model {repo}, or it is private: correct the id, or set HF_TOKEN to a token that may "
             f"read it. policy.path is {hub_models.FORMS}"
         ) from error
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
         raise ServiceUnavailable(offline_text(model)) from error
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
             raise AccessRefused(f"{endpoint} refuses the token for {repo} ({status}): set another HF_TOKEN") from error

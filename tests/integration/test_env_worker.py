@@ -21,20 +21,7 @@ from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
-from tests.integration.env_harness import (
-    BOUND_S,
-    POINT,
-    Harness,
-    harness_of,
-    number_of,
-    order,
-    played,
-    played_config,
-    process,
-    serving,
-    solve,
-    worker,
-)
+from tests.integration import env_harness
 from tests.topic_reader import read_dead_letters
 from tests.waiting import wait_until
 from tests.worker_runs import exit_code_of, throw_out
@@ -47,7 +34,7 @@ from workers.runtime.death_counts import DeathNote, read_note
 @pytest.fixture
 def configure(services, tmp_path: Path, monkeypatch) -> Callable[..., Config]:
     monkeypatch.setattr(clients, "HEARTBEAT_INTERVAL_MS", 200)
-    return partial(played_config, services, tmp_path)
+    return partial(env_harness.played_config, services, tmp_path)
 
 
 def committed(config: Config) -> list[OffsetAndMetadata]:
@@ -59,7 +46,7 @@ def committed(config: Config) -> list[OffsetAndMetadata]:
 
 async def test_an_episode_is_published_step_by_step_with_stored_screenshots(configure):
     config = configure()
-    harness = await played(config, order(0), order(1, "simulated/steps-3#4"))
+    harness = await env_harness.played(config, env_harness.order(0), env_harness.order(1, "simulated/steps-3#4"))
     assert [harness.outcome(n) for n in (0, 1)] == ["success", "success"]
     [first], [second] = harness.ended["o0"], harness.ended["o1"]
     assert (first.step, second.step, second.end.reward) == (1, 3, 1.0)
@@ -87,12 +74,12 @@ async def test_every_way_in_which_a_policy_can_end_an_episode(configure, monkeyp
         3: "Action: wait()",
         4: "Action: click(start_box='(0,0)')",
     }
-    cut = order(5, "simulated/steps-3#5", max_steps=2)
-    harness = await played(
+    cut = env_harness.order(5, "simulated/steps-3#5", max_steps=2)
+    harness = await env_harness.played(
         config,
-        *(order(n) for n in answers),
+        *(env_harness.order(n) for n in answers),
         cut,
-        answer=lambda request: answers.get(number_of(request)) or solve(request),
+        answer=lambda request: answers.get(env_harness.number_of(request)) or env_harness.solve(request),
     )
     ends = {n: harness.ended[f"o{n}"][0] for n in range(6)}
     assert [ends[n].end.kind for n in range(6)] == ["invalid_action", *["failure"] * 4, "truncated"]
@@ -103,21 +90,21 @@ async def test_every_way_in_which_a_policy_can_end_an_episode(configure, monkeyp
 
 async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configure):
     config = configure()
-    harness = await played(config, order(0, "simulated/steps-3#1", purpose="demonstration"))
+    harness = await env_harness.played(config, env_harness.order(0, "simulated/steps-3#1", purpose="demonstration"))
     assert (harness.outcome(0), harness.requests) == ("success", [])
     [trajectory] = harness.observed.values()
-    x, y = POINT.findall(trajectory[0].instruction)[0]
+    x, y = env_harness.POINT.findall(trajectory[0].instruction)[0]
     for number, observation in enumerate(trajectory[1:]):
         assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
         assert observation.taken.text == f"Action: click(start_box='({x},{y})')"
         assert observation.taken.tokens == []
 
 
-class ReadingHarness(Harness):
+class ReadingHarness(env_harness.Harness):
     """Reads the newest screenshot of each request, as a rollout worker does; a missing one is an error."""
 
     def __init__(self, config: Config, session: Session) -> None:
-        super().__init__(config, solve)
+        super().__init__(config, env_harness.solve)
         self.screens = AsyncStore(session, config.bus.run, cache_mb=0)
 
     async def reply(self, request: ActionRequest) -> None:
@@ -135,8 +122,8 @@ async def test_a_damaged_screenshot_is_written_again_after_an_answer_that_failed
     monkeypatch.setattr(episode_runner, "ERROR_PAUSE_S", 0.01)
     config = configure()
     session = connect(config.store)
-    async with serving(ReadingHarness(config, session)) as harness, worker(config):
-        await harness.order(order(0))
+    async with env_harness.serving(ReadingHarness(config, session)) as harness, env_harness.worker(config):
+        await harness.order(env_harness.order(0))
         await harness.until(lambda: "o0" in harness.ended)
         shown = {
             step.screenshot for steps in harness.observed.values() for step in steps if step.screenshot is not None
@@ -144,7 +131,7 @@ async def test_a_damaged_screenshot_is_written_again_after_an_answer_that_failed
         for ref in shown:
             session.execute("UPDATE blobs SET data = %s WHERE sha256 = %s AND chunk = 0", (bytes(ref.size), ref.sha256))
         for number in (1, 2):
-            await harness.order(order(number))
+            await harness.order(env_harness.order(number))
             await harness.until(lambda number=number: f"o{number}" in harness.ended)
     session.cluster.shutdown()
     assert [harness.outcome(number) for number in range(3)] == ["success", "policy_error", "success"]
@@ -154,8 +141,8 @@ async def test_a_damaged_screenshot_is_written_again_after_an_answer_that_failed
 async def test_no_reply_is_at_last_a_policy_error(configure, monkeypatch):
     monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 2)
     config = configure(request_timeout_s=0.3)
-    async with harness_of(config, lambda request: None) as harness, worker(config):
-        await harness.order(order(0))
+    async with env_harness.harness_of(config, lambda request: None) as harness, env_harness.worker(config):
+        await harness.order(env_harness.order(0))
         await harness.until(lambda: len(harness.ended) == 1)
     [last] = harness.ended["o0"]
     assert (last.end.kind, last.end.reward, last.taken) == ("policy_error", None, None)
@@ -170,9 +157,9 @@ async def test_a_request_without_a_reply_is_repeated_until_one_comes(configure, 
     config = configure(request_timeout_s=0.3)
 
     def answer(request: ActionRequest) -> str | None:
-        return None if request.request_id.endswith("/0/0") else solve(request)
+        return None if request.request_id.endswith("/0/0") else env_harness.solve(request)
 
-    harness = await played(config, order(0), answer=answer)
+    harness = await env_harness.played(config, env_harness.order(0), answer=answer)
     [last] = harness.ended["o0"]
     assert (last.end.kind, last.end.reward) == ("success", 1.0)
     attempts = [int(request.request_id.removeprefix(f"{last.trajectory_id}/0/")) for request in harness.requests]
@@ -182,7 +169,7 @@ async def test_a_request_without_a_reply_is_repeated_until_one_comes(configure, 
 
 async def test_a_hanging_environment_ends_its_episode_only_and_the_slot_heals(configure):
     config = configure(slots=1, simulated={"hang_rate": 0.2, "call_timeout_s": 0.1})
-    harness = await played(config, *(order(n) for n in range(20)))
+    harness = await env_harness.played(config, *(env_harness.order(n) for n in range(20)))
     outcomes = {harness.outcome(n) for n in range(20)}
     assert outcomes == {"success", "env_error"}
     assert all(ends[0].end.reward is None for ends in harness.ended.values() if ends[0].end.kind == "env_error")
@@ -193,7 +180,9 @@ async def test_an_episode_past_its_bound_is_a_fault(configure, monkeypatch):
     bound_s, bounds, run = 1000.0, [], episode_runner.EpisodeRun.run
     config = configure(episode_timeout_s=bound_s)
     monkeypatch.setattr(episode_runner.EpisodeRun, "run", lambda each: bounds.append(each.limit) or run(each))
-    harness = await played(config, order(0), answer=lambda _: bounds[0].reschedule(bounds[0].when() - bound_s))
+    harness = await env_harness.played(
+        config, env_harness.order(0), answer=lambda _: bounds[0].reschedule(bounds[0].when() - bound_s)
+    )
     [last] = harness.ended["o0"]
     assert (last.end.kind, last.end.reward) == ("policy_error", None)
     assert last.end.reason == "straggler: waited for an action"
@@ -201,9 +190,9 @@ async def test_an_episode_past_its_bound_is_a_fault(configure, monkeypatch):
 
 async def test_orders_that_cannot_be_played_are_dead_letters(configure):
     config = configure()
-    async with harness_of(config) as harness, worker(config):
+    async with env_harness.harness_of(config) as harness, env_harness.worker(config):
         await harness.publisher.send(rollout_orders.TOPIC.name, b"k", b"{not json", [("schema", b"rollout-orders/1")])
-        await harness.order(order(0, "simulated/no-such-page#1"), order(1))
+        await harness.order(env_harness.order(0, "simulated/no-such-page#1"), env_harness.order(1))
         await harness.until(lambda: len(harness.ended) == 2)
         letters = await read_dead_letters(config, rollout_orders.TOPIC, 2)
     assert harness.outcome(1) == "success"
@@ -223,11 +212,11 @@ async def test_two_hosts_share_the_orders_and_one_partition_of_replies(configure
     hosts = ("env-0", next(n for n in map("env-{}".format, range(1, 99)) if crc(n) == crc("env-0")))
 
     def when_both_play(request: ActionRequest) -> str | None:
-        return solve(request) if {t[0].env_host for t in harness.observed.values()} == set(hosts) else None
+        return env_harness.solve(request) if {t[0].env_host for t in harness.observed.values()} == set(hosts) else None
 
-    harness = Harness(config, when_both_play)
-    async with serving(harness), worker(config, hosts[0]), worker(config, hosts[1]):
-        await harness.order(*(order(n, f"simulated/box#{n}") for n in range(24)))
+    harness = env_harness.Harness(config, when_both_play)
+    async with env_harness.serving(harness), env_harness.worker(config, hosts[0]), env_harness.worker(config, hosts[1]):
+        await harness.order(*(env_harness.order(n, f"simulated/box#{n}") for n in range(24)))
         await harness.until(lambda: len(harness.ended) == 24)
     assert {r.reply_partition for r in harness.requests} == {crc("env-0")}
     assert {harness.outcome(n).split("/")[0] for n in range(24)} == {"success"}
@@ -240,14 +229,16 @@ def crc(name: str) -> int:
 async def test_orders_of_a_host_that_is_killed_are_played_by_another(configure, tmp_path):
     config = configure()
     held = {"silent": True}
-    async with harness_of(config, lambda request: None if held["silent"] else solve(request)) as harness:
-        with process(config, tmp_path) as first:
-            await harness.order(*(order(n) for n in range(4)))
+    async with env_harness.harness_of(
+        config, lambda request: None if held["silent"] else env_harness.solve(request)
+    ) as harness:
+        with env_harness.process(config, tmp_path) as first:
+            await harness.order(*(env_harness.order(n) for n in range(4)))
             await harness.until(lambda: len(harness.requests) == 4)
             first.kill()
         await asyncio.to_thread(throw_out, config, "env", "env-0")
         held["silent"] = False
-        async with worker(config, "env-1"):
+        async with env_harness.worker(config, "env-1"):
             await harness.until(lambda: len(harness.ended) == 4)
     assert {harness.outcome(n) for n in range(4)} == {"success"}
     assert {ends[0].env_host for ends in harness.ended.values()} == {"env-1"}
@@ -259,11 +250,11 @@ async def test_sigterm_drains_and_cancels_what_does_not_end_in_time(configure, t
     held = {"silent": True}
 
     def answer(request: ActionRequest) -> str | None:
-        return None if held["silent"] and number_of(request) == 1 else solve(request)
+        return None if held["silent"] and env_harness.number_of(request) == 1 else env_harness.solve(request)
 
-    async with harness_of(config, answer) as harness:
-        with process(config, tmp_path) as first:
-            await harness.order(order(0), order(1))
+    async with env_harness.harness_of(config, answer) as harness:
+        with env_harness.process(config, tmp_path) as first:
+            await harness.order(env_harness.order(0), env_harness.order(1))
             await harness.until(lambda: len(harness.ended) == 1 and len(harness.requests) == 2)
             first.send_signal(signal.SIGTERM)
             assert await exit_code_of(first) == 0
@@ -271,7 +262,7 @@ async def test_sigterm_drains_and_cancels_what_does_not_end_in_time(configure, t
         await harness.until(lambda: len(harness.ended) == 2)
         assert (harness.outcome(0), harness.outcome(1)) == ("success", "cancelled")
         held["silent"] = False
-        async with worker(config, "env-1"):
+        async with env_harness.worker(config, "env-1"):
             await harness.until(lambda: len(harness.ended["o1"]) == 2)
     assert harness.outcome(1) == "cancelled/success"
     assert len(harness.ended["o0"]) == 1
@@ -279,12 +270,12 @@ async def test_sigterm_drains_and_cancels_what_does_not_end_in_time(configure, t
 
 async def test_an_order_under_way_is_not_started_again_by_a_rebalance(configure):
     config = configure()
-    async with harness_of(config, lambda request: None) as harness, worker(config, "env-0"):
-        await harness.order(*(order(n) for n in range(4)))
+    async with env_harness.harness_of(config, lambda request: None) as harness, env_harness.worker(config, "env-0"):
+        await harness.order(*(env_harness.order(n) for n in range(4)))
         await harness.until(lambda: len(harness.requests) == 4)
-        async with worker(config, "env-1"):
+        async with env_harness.worker(config, "env-1"):
             await harness.until(lambda: len(harness.observed) >= 5 or len(harness.requests) >= 5)
-        harness.answer = solve
+        harness.answer = env_harness.solve
         for request in list(harness.requests):
             await harness.reply(request)
         await harness.until(lambda: len(harness.ended) == 4)
@@ -299,8 +290,8 @@ async def test_services_that_come_up_late_are_used(configure):
     replace, ports = msgspec.structs.replace, (free_port(), free_port())
     bus, store = replace(config.bus, servers=f"127.0.0.1:{ports[0]}"), replace(config.store, port=ports[1])
     late = replace(config, bus=bus, store=store)
-    async with harness_of(config) as harness, worker(late):
-        await harness.order(order(0))
+    async with env_harness.harness_of(config) as harness, env_harness.worker(late):
+        await harness.order(env_harness.order(0))
         broker = int(config.bus.servers.rpartition(":")[2])
         async with forwarder(ports[0], broker), forwarder(ports[1], config.store.port):
             await harness.until(lambda: len(harness.ended) == 1)
@@ -331,9 +322,9 @@ async def forwarder(port: int, target: int) -> AsyncIterator[None]:
 
 async def test_a_worker_that_is_still_waiting_for_a_service_stops_at_once(configure, tmp_path):
     config = configure()
-    never = msgspec.structs.replace(config.bus, servers=f"127.0.0.1:{free_port()}", wait_s=100 * BOUND_S)
+    never = msgspec.structs.replace(config.bus, servers=f"127.0.0.1:{free_port()}", wait_s=100 * env_harness.BOUND_S)
     config = msgspec.structs.replace(config, bus=never)
-    with process(config, tmp_path) as running:
+    with env_harness.process(config, tmp_path) as running:
         line = await asyncio.to_thread(running.stderr.readline)
         while "waiting for the broker" not in line:
             line = await asyncio.to_thread(running.stderr.readline)
@@ -347,7 +338,7 @@ async def test_topics_that_were_not_applied_are_named(configure, monkeypatch):
     replace = msgspec.structs.replace
     config = replace(config, bus=replace(config.bus, prefix="nothing.here.", wait_s=1.0))
     with pytest.raises(ServiceUnavailable, match=r"nothing\.here\..*topics apply"):
-        async with worker(config) as running:
+        async with env_harness.worker(config) as running:
             await running
 
 
@@ -356,16 +347,20 @@ async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths(con
     config = configure(slots=3)
     disturbed = json.dumps({"lethal": "simulated/box#7", "healthy_s": 0.0})
     codes = []
-    async with harness_of(config) as harness:
-        await harness.order(order(0), order(1, "simulated/box#7"), *(order(number) for number in range(2, 6)))
+    async with env_harness.harness_of(config) as harness:
+        await harness.order(
+            env_harness.order(0),
+            env_harness.order(1, "simulated/box#7"),
+            *(env_harness.order(number) for number in range(2, 6)),
+        )
         while not harness.ended.keys() >= {"o1"}:
             assert len(codes) < 6, "the order is delivered again and again"
-            with process(config, tmp_path, log=tmp_path / "env.log", disturbed=disturbed) as running:
+            with env_harness.process(config, tmp_path, log=tmp_path / "env.log", disturbed=disturbed) as running:
                 ended = asyncio.create_task(exit_code_of(running))
                 done = asyncio.create_task(harness.until(lambda: len(harness.ended) == 6))
                 await asyncio.wait({ended, done}, return_when=asyncio.FIRST_COMPLETED)
                 if not ended.done():
-                    await harness.order(order(6, "simulated/box#7", attempt=1))
+                    await harness.order(env_harness.order(6, "simulated/box#7", attempt=1))
                     await harness.until(lambda: "o6" in harness.ended)
                     running.send_signal(signal.SIGTERM)
                 codes.append(await ended)
@@ -389,10 +384,10 @@ def note_of(config: Config) -> DeathNote:
 
 async def test_only_a_killed_worker_leaves_a_death_in_its_offsets(configure, tmp_path):
     config = configure(slots=1, simulated={"reset_ms": 100_000, "call_timeout_s": 100.0})
-    async with harness_of(config) as harness:
-        await harness.order(order(0))
+    async with env_harness.harness_of(config) as harness:
+        await harness.order(env_harness.order(0))
         for end, left in ((signal.SIGTERM, DeathNote()), (signal.SIGKILL, DeathNote(begun=("simulated/box#0",)))):
-            with process(config, tmp_path) as running:
+            with env_harness.process(config, tmp_path) as running:
                 await asyncio.to_thread(wait_until, lambda: note_of(config).begun)
                 running.send_signal(end)
                 await exit_code_of(running)

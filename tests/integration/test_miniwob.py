@@ -461,7 +461,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
         assert (await healed.reset(TASK)).instruction
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)
         assert not alive
-        assert not old.profile.exists()
+        assert not old.folder.exists()
 
 
 @pytest.mark.parametrize("capture", ["begin-frame", "screenshot"])
@@ -551,10 +551,13 @@ def test_a_browser_gives_way_to_the_other_processes_and_has_no_secrets(monkeypat
 async def test_a_page_sees_neither_files_nor_network_nor_processes(shared, tmp_path: Path):
     (tmp_path / "secret.html").write_text("secret")
     places = [(tmp_path / "secret.html").as_uri(), "file:///etc/passwd", f"file:///proc/{os.getpid()}/environ"]
-    served = await asyncio.start_server(lambda *_: pytest.fail("reached"), "127.0.0.1", 0)
+    reached: list[object] = []
+    served = await asyncio.start_server(lambda *_: reached.append(1), "127.0.0.1", 0)
     async with served, playing(shared, TASK) as page:
         for url in (*places, f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/"):
             assert (await page.target.call("Page.navigate", url=url)).get("errorText"), url
+        own = shared.browsers[0].browser.process.pid
+        assert (await asyncio.to_thread(Path(f"/proc/{own}/oom_score_adj").read_text), reached) == ("300\n", [])
 
 
 async def test_an_unknown_page_is_named(shared):

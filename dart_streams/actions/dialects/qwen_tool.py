@@ -9,18 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from dart_streams.actions import typed
-from dart_streams.actions.dialects import json_reader, qwen_prompt
+from dart_streams.actions.dialects import json_calls, json_reader, qwen_prompt
 from dart_streams.actions.dialects.dialect import AnswerBuilder, Dialect, Role, UnsupportedAction, View, written_size
-from dart_streams.actions.dialects.json_calls import (
-    Fields,
-    function_call,
-    loose_objects,
-    objects_of,
-    place_elsewhere,
-    place_numbers,
-    read_values,
-    text_field,
-)
 from dart_streams.actions.grammar import Unparsable
 from topics.values import OfferedCall
 
@@ -42,14 +32,14 @@ class QwenTool(Dialect, frozen=True, kw_only=True):
     def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
         for call in tool_calls(answer, builder):
             if builder.offered and call.get("name") != self.tool.name and isinstance(call.get("name"), str):
-                builder.add(function_call(call))
+                builder.add(json_calls.function_call(call))
             else:
                 self._interpret(arguments_of(call, builder, self.tool.name), builder)
 
-    def _interpret(self, arguments: Fields, builder: AnswerBuilder) -> None:
+    def _interpret(self, arguments: json_calls.Fields, builder: AnswerBuilder) -> None:
         raise NotImplementedError
 
-    def _said(self, action: typed.Action, view: View) -> list[Fields]:
+    def _said(self, action: typed.Action, view: View) -> list[json_calls.Fields]:
         raise NotImplementedError
 
     def write(self, action: typed.Action, view: View) -> str:
@@ -76,14 +66,14 @@ class QwenTool(Dialect, frozen=True, kw_only=True):
 class ToolArguments:
     """The arguments of a call, read to an action of the answer."""
 
-    def __init__(self, builder: AnswerBuilder, arguments: Fields, tool: qwen_prompt.Tool) -> None:
+    def __init__(self, builder: AnswerBuilder, arguments: json_calls.Fields, tool: qwen_prompt.Tool) -> None:
         self.builder = builder
         self.arguments = arguments
         self.tool = tool
 
     def action(self, aliases: Mapping[str, str]) -> str:
         """Return the name of the action; ``aliases`` outside the tool's definition are noted."""
-        name = text_field(self.arguments, "action")
+        name = json_calls.text_field(self.arguments, "action")
         if (spelled := re.sub(r"[ -]", "_", name.strip().lower())) != name:
             self.builder.note("name", f"the action {name[:80]!r} is spelled {spelled[:80]!r}")
             name = spelled
@@ -100,10 +90,10 @@ class ToolArguments:
         """Return the pixel of ``coordinate``, or the pointer's, and whether it is the pointer's."""
         written = self.arguments.get("coordinate")
         if written is None:
-            written = place_elsewhere(self.arguments, self.tool.fields)
+            written = json_calls.place_elsewhere(self.arguments, self.tool.fields)
         if written is None and not needed:
             return *self.builder.pointer, True
-        return *self.builder.place(place_numbers(written, self.builder)), False
+        return *self.builder.place(json_calls.place_numbers(written, self.builder)), False
 
     def terminate(self) -> None:
         """Add the end of the episode: success or failure."""
@@ -113,7 +103,7 @@ class ToolArguments:
         self.builder.add(typed.CallUser() if status == "failure" else typed.Finished())
 
 
-def plain_fields(action: typed.Action, tool: qwen_prompt.Tool) -> Fields:
+def plain_fields(action: typed.Action, tool: qwen_prompt.Tool) -> json_calls.Fields:
     """Return the arguments of an action that all tools have; raise :class:`UnsupportedAction` for another one."""
     match action:
         case typed.Type(content):
@@ -130,21 +120,21 @@ def plain_fields(action: typed.Action, tool: qwen_prompt.Tool) -> Fields:
 
 
 PLAIN: dict[str, Callable[[ToolArguments], None]] = {
-    "type": lambda call: call.builder.add(typed.Type(text_field(call.arguments, "text"))),
+    "type": lambda call: call.builder.add(typed.Type(json_calls.text_field(call.arguments, "text"))),
     "wait": lambda call: call.builder.add(typed.Wait()),
-    "answer": lambda call: call.builder.add(typed.Finished(text_field(call.arguments, "text"))),
+    "answer": lambda call: call.builder.add(typed.Finished(json_calls.text_field(call.arguments, "text"))),
     "terminate": ToolArguments.terminate,
 }
 """The actions that all tools have."""
 
 
-def tool_calls(answer: str, builder: AnswerBuilder) -> list[Fields]:
+def tool_calls(answer: str, builder: AnswerBuilder) -> list[json_calls.Fields]:
     """Return the calls of an answer; raise :class:`Unparsable` if there is none or one is ambiguous."""
     opening = answer.find(OPEN)
     if opening < 0:
         builder.note("marker", f"no {OPEN} before the call")
-        return loose_objects(answer, builder)
-    calls: list[Fields] = []
+        return json_calls.loose_objects(answer, builder)
+    calls: list[json_calls.Fields] = []
     end = 0
     while opening >= 0:
         begin = opening + len(OPEN)
@@ -164,11 +154,11 @@ def tool_calls(answer: str, builder: AnswerBuilder) -> list[Fields]:
     return calls
 
 
-def objects_in_tags(answer: str, begin: int, builder: AnswerBuilder) -> tuple[list[Fields], int]:
+def objects_in_tags(answer: str, begin: int, builder: AnswerBuilder) -> tuple[list[json_calls.Fields], int]:
     """Return the objects between tags from ``begin`` on, and the offset after them."""
-    calls: list[Fields] = []
-    for value, ends in read_values(answer, begin, ENDS, builder):
-        calls += objects_of(value)
+    calls: list[json_calls.Fields] = []
+    for value, ends in json_calls.read_values(answer, begin, ENDS, builder):
+        calls += json_calls.objects_of(value)
         if len(calls) > 1 or isinstance(value, list):
             builder.note("marker", "a list of calls, or several, between the same tags")
         end, words, closed = ends.end(), ends["words"], ends["closed"]
@@ -179,7 +169,7 @@ def objects_in_tags(answer: str, begin: int, builder: AnswerBuilder) -> tuple[li
     return calls, end
 
 
-def arguments_of(call: Fields, builder: AnswerBuilder, tool: str) -> Fields:
+def arguments_of(call: json_calls.Fields, builder: AnswerBuilder, tool: str) -> json_calls.Fields:
     """Return the arguments of a call of the tool."""
     arguments = call.get("arguments")
     if "action" in call and arguments is None:
@@ -190,7 +180,7 @@ def arguments_of(call: Fields, builder: AnswerBuilder, tool: str) -> Fields:
         arguments = call["parameters"]
     if isinstance(arguments, str):
         builder.note("argument", "the arguments are a text, not an object")
-        listed = loose_objects(arguments, builder)
+        listed = json_calls.loose_objects(arguments, builder)
         arguments = listed[0] if len(listed) == 1 else None
     if not isinstance(arguments, dict):
         raise Unparsable(f"a call has no arguments: {str(call)[:80]}")

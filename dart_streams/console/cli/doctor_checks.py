@@ -28,7 +28,7 @@ from dart_streams.java import SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features, hub_models
 from dart_streams.policy.model_folder import missing_files
 from dart_streams.store import sessions
-from workers.env.foreign_process import landlock_version
+from workers.env.foreign_process import confinement_gap
 
 GIB = 2**30
 CONNECT_S = 5.0
@@ -173,8 +173,8 @@ def check_browser(config: Config) -> Finding:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("browser", "fail", f"{command} does not run: {error}", advice)
-    if landlock_version() < 1:
-        return Finding("browser", "warn", "without Landlock pages see the files of this user", "use Linux 5.13 on")
+    if gap := confinement_gap():
+        return Finding("browser", "warn", f"pages are not confined wholly: {gap}", "docs/security.md")
     return Finding("browser", "ok", done.stdout.strip() or command)
 
 

@@ -14,17 +14,7 @@ import psutil
 
 from dart_streams.config import Config
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
-from dart_streams.console.launch.services import memory
-from dart_streams.console.launch.services.daemon import (
-    Home,
-    birth_of,
-    describe,
-    in_use,
-    is_alive,
-    local_address,
-    owner_of,
-    stop,
-)
+from dart_streams.console.launch.services import daemon, memory
 from dart_streams.console.launch.services.jars import SERVICES, fetch_jars
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import Notify, ignore_message, one_at_a_time
@@ -77,13 +67,13 @@ def start_services(
     folder = folder_of(config)
     services = services_of(config, names)
     with one_at_a_time(folder, LOCK_TIMEOUT_S, notify):
-        memory.refuse_too_little([each for each in services if Home(folder / each.name).find() is None])
+        memory.refuse_too_little([each for each in services if daemon.Home(folder / each.name).find() is None])
         with ThreadPoolExecutor(max(1, len(services))) as pool:
             args = (config.services.ready_s, notify, jars)
-            waits = [pool.submit(bring_up, each, Home(folder / each.name), *args) for each in services]
+            waits = [pool.submit(bring_up, each, daemon.Home(folder / each.name), *args) for each in services]
         running = [wait.result() for wait in waits if wait.exception() is None]
         if len(running) < len(waits):
-            stop_homes([Home(folder / each.name) for each in running if each.started], notify)
+            stop_homes([daemon.Home(folder / each.name) for each in running if each.started], notify)
         return [wait.result() for wait in waits]
 
 
@@ -119,7 +109,7 @@ def is_others(config: Config, name: str, servers: list[str]) -> bool:
         return any(reaches(server) for server in servers)
     host, _, port = servers[0].rpartition(":")
     speaks = speaks_kafka if name == "kafka" else speaks_cql
-    return Home(folder_of(config) / name).find() is None and speaks(host, int(port), ANSWER_S)
+    return daemon.Home(folder_of(config) / name).find() is None and speaks(host, int(port), ANSWER_S)
 
 
 def servers_of(config: Config) -> dict[str, list[str]]:
@@ -131,7 +121,7 @@ def servers_of(config: Config) -> dict[str, list[str]]:
 def is_own(servers: list[str]) -> bool:
     """Return whether a service is one server on this machine, which can be started here."""
     try:
-        local_address(",".join(servers), "")
+        daemon.local_address(",".join(servers), "")
     except ConfigError:
         return False
     return True
@@ -152,7 +142,7 @@ def listens(host: str, port: str) -> bool:
     return True
 
 
-def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> RunningService:
+def bring_up(service: Service, home: daemon.Home, ready_s: float, notify: Notify, jars: Path) -> RunningService:
     """Return a running service; start it if needed and wait until it answers."""
     began = time.monotonic()
     process = find_running(service, home, ready_s, notify)
@@ -169,7 +159,7 @@ def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars:
     return RunningService(service.name, service.host, service.port, process.pid, started=started, ready_s=ready_s)
 
 
-def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -> psutil.Process | None:
+def find_running(service: Service, home: daemon.Home, ready_s: float, notify: Notify) -> psutil.Process | None:
     """Return this home's process once it answers; end one that does not answer, and return None."""
     found = home.find()
     if found is None:
@@ -183,39 +173,40 @@ def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -
     if service.answers():
         return process
     # The command that started it may have been killed meanwhile: it gets what is left of its time.
-    born = birth_of(process.pid)
+    born = daemon.birth_of(process.pid)
     left_s = max(ANSWER_S, ready_s - (born.age_s if born else time.time() - process.create_time()))
     notify(f"{service.title}: pid {process.pid} does not answer yet, waiting {left_s:.0f} s for it")
     with contextlib.suppress(ServiceUnavailable):
         wait_until_ready(service, home, process, left_s)
         return process
     notify(f"{service.title}: pid {process.pid} does not answer, ending it")
-    stop([process], grace_s=3)
+    daemon.stop([process], grace_s=3)
     return None
 
 
 def refuse_taken_port(service: Service) -> None:
     """Raise :class:`ServiceUnavailable` if another program listens on the service's port."""
-    if not in_use(service.host, service.port):
+    if not daemon.in_use(service.host, service.port):
         return
+    owner = daemon.describe(daemon.owner_of(service.port))
     raise ServiceUnavailable(
-        f"port {service.port}, where {service.title} is to listen, is in use by {describe(owner_of(service.port))}: "
+        f"port {service.port}, where {service.title} is to listen, is in use by {owner}: "
         f"stop that program, or set another port in {service.setting}"
     )
 
 
-def wait_until_ready(service: Service, home: Home, process: psutil.Process, ready_s: float) -> None:
+def wait_until_ready(service: Service, home: daemon.Home, process: psutil.Process, ready_s: float) -> None:
     """Return when the service answers; otherwise end it and raise with its last log lines."""
     deadline = Deadline(ready_s)
     while True:
-        alive = is_alive(process)
+        alive = daemon.is_alive(process)
         if alive and service.answers(timeout_s=1.0):
             return
         if not alive or deadline.expired:
             break
         time.sleep(POLL_INTERVAL_S)
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
-    stop([process], grace_s=1)
+    daemon.stop([process], grace_s=1)
     end = home.last_lines()
     if alive:
         what += " (on a busy machine raise services.ready_s)"
@@ -232,7 +223,7 @@ def stop_services(
     """Stop this state folder's services of these names, and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
     with one_at_a_time(folder, LOCK_TIMEOUT_S, notify):
-        homes = [Home(folder / name) for name in SERVICES if name in names]
+        homes = [daemon.Home(folder / name) for name in SERVICES if name in names]
         stopped = stop_homes(homes, notify)
         for home in homes if wipe else ():
             if home.folder.exists():
@@ -240,10 +231,10 @@ def stop_services(
     return stopped
 
 
-def stop_homes(homes: Sequence[Home], notify: Notify) -> list[str]:
+def stop_homes(homes: Sequence[daemon.Home], notify: Notify) -> list[str]:
     """Stop the processes of these homes, and return the names of those that ran; the folder is locked."""
     found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
     for name, process in found.items():
         notify(f"{name}: stopping pid {process.pid}")
-    stop(list(found.values()), STOP_S)
+    daemon.stop(list(found.values()), STOP_S)
     return list(found)

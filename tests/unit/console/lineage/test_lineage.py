@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+import topics
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.console.lineage import traces
@@ -18,17 +19,6 @@ from dart_streams.console.views.explanations import Explanations
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
 from tests import events
-from topics import (
-    Topic,
-    curated,
-    curation_log,
-    observations,
-    rollout_orders,
-    task_verdicts,
-    trained,
-    trajectories,
-    weights,
-)
 from topics.curation_log import Applied, Source
 from topics.observations import EpisodeEnd, Observation
 from topics.task_verdicts import TaskVerdict
@@ -66,15 +56,15 @@ def records() -> list[LogRecord]:
     version = events.weight_version(5, train_step=4)
     group = events.curated_group(GROUP, member, task_id=ORDER.task_id)
     return [
-        *(kept(observations.TOPIC, observation(step)) for step in range(3)),
-        kept(trajectories.TOPIC, finish),
-        kept(curated.TOPIC, group),
-        kept(trained.TOPIC, step),
-        kept(weights.TOPIC, version),
+        *(kept(topics.observations.TOPIC, observation(step)) for step in range(3)),
+        kept(topics.trajectories.TOPIC, finish),
+        kept(topics.curated.TOPIC, group),
+        kept(topics.trained.TOPIC, step),
+        kept(topics.weights.TOPIC, version),
     ]
 
 
-def kept(topic: Topic, event) -> LogRecord:
+def kept(topic: topics.Topic, event) -> LogRecord:
     record = encode(topic, event)
     return log_record(topic.name, BundleRecord(0, 0, 0, record.key, record.value, list(record.headers)))
 
@@ -158,7 +148,9 @@ def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, los
 
 
 def test_a_screenshot_or_a_group_that_the_log_lost_breaks_the_chain():
-    bare = RunState(keep_steps=True).fold(record for record in records() if record.metadata.topic != curated.TOPIC.name)
+    bare = RunState(keep_steps=True).fold(
+        record for record in records() if record.metadata.topic != topics.curated.TOPIC.name
+    )
     assert traces.measure_coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
     blind = RunState(keep_steps=True).fold(record for record in records() if b'"step":0' not in record.value)
     assert traces.measure_coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
@@ -212,7 +204,9 @@ def imitated_later() -> RunState:
     common = {"epoch": 1, "group_ids": [], "trajectory_ids": [], "metrics": {}, "at_ms": 10}
     beside = TrainedStep(train_step=5, version=6, imitated=[TRAJECTORY], **common)
     phase = TrainedStep(train_step=6, version=7, sft_updates=[["another"], [TRAJECTORY]], **common)
-    return RunState(keep_steps=True).fold([*records(), kept(trained.TOPIC, beside), kept(trained.TOPIC, phase)])
+    return RunState(keep_steps=True).fold(
+        [*records(), kept(topics.trained.TOPIC, beside), kept(topics.trained.TOPIC, phase)]
+    )
 
 
 def test_imitated_trajectories_are_followed_both_ways():
@@ -251,13 +245,13 @@ def ordered(group_id: str, samples: int = 2) -> list[LogRecord]:
     names_of = [order.order_id for order in orders]
     source = Source(topic="weights", partition=0, offset=0)
     entry = Applied(agent="dispatch", source=source, decisions=names_of, state_digest="0" * 64)
-    return [*(kept(rollout_orders.TOPIC, order) for order in orders), kept(curation_log.TOPIC, entry)]
+    return [*(kept(topics.rollout_orders.TOPIC, order) for order in orders), kept(topics.curation_log.TOPIC, entry)]
 
 
 def finishes(group_id: str, *rewards: float, size: int = 2) -> list[LogRecord]:
     return [
         kept(
-            trajectories.TOPIC,
+            topics.trajectories.TOPIC,
             events.trajectory(
                 f"{group_id}-t{sample}",
                 order_id=f"{group_id}/{sample}/0",
@@ -281,7 +275,9 @@ def test_a_dropped_group_says_why_what_decided_it_and_its_rollouts():
 
 def test_a_trajectory_of_a_dropped_group_leads_to_its_fate():
     seen = events.observation(0, trajectory_id=f"{OTHER}-t0", order=ORDER)
-    node = explained(*ordered(OTHER), kept(observations.TOPIC, seen), *finishes(OTHER, 1.0, 1.0)).of(f"{OTHER}-t0")
+    node = explained(*ordered(OTHER), kept(topics.observations.TOPIC, seen), *finishes(OTHER, 1.0, 1.0)).of(
+        f"{OTHER}-t0"
+    )
     assert [(one.id, one.fields["fate"], one.made_of) for one in node.went_into] == [
         (OTHER, "dropped: all rewards equal", [])
     ]
@@ -309,8 +305,8 @@ def test_an_order_says_what_became_of_it(further: list[str], lost, became: str):
     first = events.observation(0, trajectory_id="begun", order=order)
     last = msgspec.structs.replace(first, step=1, end=EpisodeEnd(kind="failure", reward=0.0))
     made = {
-        "begin": [kept(observations.TOPIC, first)],
-        "end": [kept(observations.TOPIC, last)],
+        "begin": [kept(topics.observations.TOPIC, first)],
+        "end": [kept(topics.observations.TOPIC, last)],
         "finish": finishes(OTHER, 1.0, 0.0)[1:],
     }
     node = explained(*ordered(OTHER), *(one for name in further for one in made[name]), lost=lambda: lost).of(
@@ -324,7 +320,7 @@ def timed_out(reason: str) -> LogRecord:
     order = events.rollout_order(f"{OTHER}/1/0", group_id=OTHER)
     last = events.observation(1, trajectory_id="late", order=order)
     return kept(
-        observations.TOPIC,
+        topics.observations.TOPIC,
         msgspec.structs.replace(last, taken=None, end=EpisodeEnd(kind="policy_error", reward=None, reason=reason)),
     )
 
@@ -345,7 +341,7 @@ def test_a_request_that_timed_out_says_how_the_episode_ended():
 def test_a_request_of_which_a_later_attempt_was_used_names_it():
     taken = events.executed_action("click", request_id="slow/0/2")
     seen = events.observation(1, trajectory_id="slow", order=ORDER, taken=taken)
-    explanations = explained(kept(observations.TOPIC, seen))
+    explanations = explained(kept(topics.observations.TOPIC, seen))
     assert "slow/0/2" in explanations.of("slow/0/1").fields["became"]
     with pytest.raises(UserError, match="nothing called"):
         explanations.of("slow/0/3")
@@ -360,7 +356,7 @@ def test_a_refused_proposal_says_why_and_who_made_it():
         maker="me",
         trajectory_id=TRAJECTORY,
     )
-    node = explained(kept(task_verdicts.TOPIC, verdict)).of(verdict.task_id)
+    node = explained(kept(topics.task_verdicts.TOPIC, verdict)).of(verdict.task_id)
     assert (node.fields["became"], node.fields["maker"]) == ("refused: its solution was worth 0", "me")
     assert [one.id for one in node.made_of] == [TRAJECTORY]
 

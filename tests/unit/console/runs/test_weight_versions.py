@@ -30,15 +30,9 @@ def serving(version, sha256=UNSET, worker_id="rollout-0", alive_ms=1):
 
 def test_versions_of_each_worker_are_counted_by_verdict():
     state = fold(
-        published(0, "a" * 64),
-        published(1, "b" * 64, "delta"),
-        published(2, "c" * 64, "adapter"),
-        serving(0, "a" * 64),
-        serving(1, "b" * 64),
-        serving(1, "b" * 64, "rollout-1"),
-        serving(2, "d" * 64),
-        serving(2, worker_id="rollout-1"),
-        serving(3, "e" * 64),
+        *(published(0, "a" * 64), published(1, "b" * 64, "delta"), published(2, "c" * 64, "adapter")),
+        *(serving(0, "a" * 64), serving(1, "b" * 64), serving(1, "b" * 64, "rollout-1"), serving(2, "d" * 64)),
+        *(serving(2, worker_id="rollout-1"), serving(3, "e" * 64)),
     )
     counts = {"announced": 6, "equal": 3, "different": 1, "without_digest": 1, "unpublished": 1}
     by_kind = {"delta": 2, "full": 1}, {"adapter": 1, "delta": 1, "full": 1}

@@ -44,14 +44,9 @@ def kinds(*given_events) -> dict[str, list[str]]:
 
 def test_disagreements_come_before_loops_stragglers_and_the_rest():
     played = [
-        rollout("newest", finished_ms=2100),
-        rollout("slow", finished_ms=9000),
-        loop("loop", CLICK, CLICK, CLICK, OTHER),
-        rollout("good-and-bad"),
-        judged("lenient", True, 0.0),
-        judged("strict", False, 1.0),
-        judged("half", True, 0.6),
-        judged("agreed", True, 1.0),
+        *(rollout("newest", finished_ms=2100), rollout("slow", finished_ms=9000)),
+        *(loop("loop", CLICK, CLICK, CLICK, OTHER), rollout("good-and-bad"), judged("lenient", True, 0.0)),
+        *(judged("strict", False, 1.0), judged("half", True, 0.6), judged("agreed", True, 1.0)),
         judged("unsure", None, 1.0),
     ]
     people = [make_judgement(played[3], *said, "") for said in (("good", "ann", 5), ("bad", "bob", 6))]

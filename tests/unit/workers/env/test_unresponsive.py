@@ -50,6 +50,20 @@ async def test_every_call_of_an_idle_browser_that_never_responds_fails():
         assert devtools.closed
 
 
+async def test_only_processes_of_the_browsers_own_session_are_killed_for_memory(monkeypatch):
+    monkeypatch.setattr(watchdogs, "RENDERER_BYTES", 1)
+    monkeypatch.setattr(watchdogs, "MEMORY_INTERVAL_S", 0.01)
+    others, own = [await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True) for _ in range(2)]
+    forged = [{}, {"type": "renderer", "id": "x"}, *({"type": "renderer", "id": one.pid} for one in (others, own))]
+    browser = ScriptedBrowser(lambda browser, call: {"processInfo": forged})
+    watch = asyncio.create_task(watchdogs.end_large_processes(DevTools(browser.reader, browser, 60.0), own.pid))
+    assert await asyncio.wait_for(own.wait(), BOUND_S) == -signal.SIGKILL
+    assert (others.returncode, watch.done()) == (None, False)
+    others.kill()
+    await others.wait()
+    watch.cancel()
+
+
 async def test_a_browser_that_owes_nothing_is_not_asked():
     browser = ScriptedBrowser(lambda browser, call: {})
     async with watched(browser) as devtools:

@@ -22,7 +22,7 @@ from workers.env.backends.miniwob.process_load import load_alone, load_of
 from workers.env.backends.miniwob.target import Target
 from workers.env.backends.miniwob.watchdogs import end_large_processes, end_when_silent
 from workers.env.environment import EnvironmentFault
-from workers.env.foreign_process import confine, landlock_version, login_variables, lower_session
+from workers.env.foreign_process import confined_command, confinement_gap, login_variables, lower_session
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -95,19 +95,19 @@ def find_browser() -> str:
 
 
 class Browser:
-    """A running browser with its connection and watchdogs."""
+    """A running browser with its connection and watchdogs. Its ``folder`` has its profile, and copies of pages."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path, capturing: Screenshots
+        self, process: "subprocess.Popen[bytes]", devtools: DevTools, folder: Path, capturing: Screenshots
     ) -> None:
         self.process = process
         self.devtools = devtools
-        self.profile = profile
+        self.folder = folder
         self.capturing = capturing
         silence = end_when_silent(devtools, functools.partial(load_alone, process.pid))
         self._watches = [
             asyncio.create_task(silence, name="browser watch"),
-            asyncio.create_task(end_large_processes(devtools), name="browser memory"),
+            asyncio.create_task(end_large_processes(devtools, process.pid), name="browser memory"),
         ]
 
     @property
@@ -150,14 +150,17 @@ class Browser:
     @classmethod
     async def _launch(cls, capturing: type[Screenshots], pages: Sequence[Path]) -> "Browser":
         path = find_browser()
-        profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
+        folder = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
+        profile, copies = folder / "profile", folder / "pages"
+        profile.mkdir()
+        copies.mkdir()
         command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
-        if landlock_version() < 1:
-            log.warning("pages see the files of this user", reason="no Landlock", advice="use Linux 5.13 or newer")
-        process, read_fd, write_fd = spawn(confine(command, pages, profile))
+        if gap := confinement_gap():
+            log.warning("a page that takes its browser over is not confined wholly", reason=gap)
+        process, read_fd, write_fd = spawn(confined_command(command, (*pages, copies), profile))
         devtools = await connect(read_fd, write_fd, START_S)
         load = functools.partial(load_of, process.pid)
-        browser = cls(process, devtools, profile, capturing(devtools, load))
+        browser = cls(process, devtools, folder, capturing(devtools, load))
         try:
             version = await browser.devtools.call("Browser.getVersion")
         except EnvironmentFault as error:
@@ -175,13 +178,13 @@ class Browser:
         await self.devtools.call("Target.disposeBrowserContext", browserContextId=context)
 
     async def kill(self) -> None:
-        """Kill the browser and all its children, and remove its profile."""
+        """Kill the browser and all its children, and remove its folder."""
         await cancel_tasks(*self._watches)
         await self.devtools.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await asyncio.to_thread(self.process.wait, END_S)
-        await asyncio.to_thread(shutil.rmtree, self.profile, True)
+        await asyncio.to_thread(subprocess.call, ["rm", "-rf", str(self.folder)])  # It may be of any depth.
 
 
 def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:

@@ -37,7 +37,7 @@ class OwnPage(MiniwobPage):
     def url(self, task: Task) -> str:
         """Return the address of the task's file, of a proposed page a copy; raise EnvironmentFault if it is gone."""
         if task.file and (browser := self.browser.browser) is not None:
-            copy = browser.profile / Path(task.file).name  # The browser reads no folder of proposals.
+            copy = browser.folder / "pages" / Path(task.file).name  # The browser reads no folder of proposals.
             if not copy.exists():
                 shutil.copyfile(task.file, copy)
             return copy.as_uri()

@@ -84,9 +84,9 @@ class PooledBrowser:
     async def stop(self) -> None:
         """End the browser."""
         self._free.clear()
-        if self.browser is not None:
-            await self.browser.kill()
-            self.browser = None
+        browser, self.browser = self.browser, None
+        if browser is not None:
+            await browser.kill()
 
     def _new_context(self, browser: Browser) -> PooledContext:
         return PooledContext(browser.devtools, browser.capturing, self.documents)

@@ -10,6 +10,7 @@ processor, the browser is lost.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 
 import psutil
@@ -37,15 +38,19 @@ QUESTION = "Browser.getVersion"
 log = structlog.get_logger()
 
 
-async def end_large_processes(devtools: DevTools) -> None:
-    """Kill each process of a browser that exceeds its memory limit, until the connection is closed."""
+async def end_large_processes(devtools: DevTools, session: int) -> None:
+    """Kill each process of a browser that exceeds its memory limit, until the connection is closed.
+
+    A browser that a page took over may name any process: only those of its own ``session`` are killed.
+    """
     while not devtools.closed:
         await asyncio.sleep(MEMORY_INTERVAL_S)
-        with contextlib.suppress(EnvironmentFault):
+        with contextlib.suppress(EnvironmentFault, LookupError, TypeError):
             for process in (await devtools.call("SystemInfo.getProcessInfo"))["processInfo"]:
-                limit = RENDERER_BYTES if process["type"] == "renderer" else BROWSER_BYTES
-                with contextlib.suppress(psutil.Error):
-                    end_if_large(psutil.Process(int(process["id"])), process["type"], limit)
+                with contextlib.suppress(psutil.Error, OSError, LookupError, TypeError, ValueError):
+                    limit = RENDERER_BYTES if process["type"] == "renderer" else BROWSER_BYTES
+                    if os.getsid(int(process["id"])) == session:
+                        end_if_large(psutil.Process(int(process["id"])), process["type"], limit)
 
 
 def end_if_large(process: psutil.Process, kind: str, limit: int) -> None:

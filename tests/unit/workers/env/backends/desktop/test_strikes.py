@@ -5,19 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from workers.env.backends.desktop.guest import keyboard
-from workers.env.backends.desktop.guest.strikes import (
-    KEY_S,
-    LOOK_INTERVAL_S,
-    REPEATS_S,
-    REST_S,
-    SAME_KEY_S,
-    STILL_LOOKS,
-    Strikes,
-)
+from workers.env.backends.desktop.guest import keyboard, strikes
 
 KEY, OTHER = 10, 11
-LOOK_S = STILL_LOOKS * LOOK_INTERVAL_S
+LOOK_S = strikes.STILL_LOOKS * strikes.LOOK_INTERVAL_S
 
 
 class Application:
@@ -25,7 +16,7 @@ class Application:
 
     def __init__(self, busy_until: Callable[[], float] = lambda: 0.0) -> None:
         self.now_s = 100.0
-        self.strikes = Strikes(lambda: self.now_s < busy_until(), lambda: self.now_s, self.sleep)
+        self.strikes = strikes.Strikes(lambda: self.now_s < busy_until(), lambda: self.now_s, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += max(0.0, seconds)
@@ -39,20 +30,22 @@ class Application:
 
 def test_different_keys_do_not_wait_for_the_application():
     application = Application(lambda: 1000.0)
-    assert [application.strike(code) for code in (KEY, OTHER)] == pytest.approx([100 + KEY_S, 100 + 2 * KEY_S])
+    assert [application.strike(code) for code in (KEY, OTHER)] == pytest.approx(
+        [100 + strikes.KEY_S, 100 + 2 * strikes.KEY_S]
+    )
 
 
 def test_the_same_key_comes_after_its_pause():
     application = Application()
     first = application.strike(KEY)
-    assert SAME_KEY_S <= application.strike(KEY) - first <= SAME_KEY_S + LOOK_S
+    assert strikes.SAME_KEY_S <= application.strike(KEY) - first <= strikes.SAME_KEY_S + LOOK_S
 
 
 def test_the_pause_begins_when_a_late_application_has_handled_the_key():
     application = Application(lambda: 102.0)
     application.strike(KEY)
     application.strike(OTHER)
-    assert application.strike(KEY) == pytest.approx(102.0 + SAME_KEY_S, abs=2 * LOOK_INTERVAL_S)
+    assert application.strike(KEY) == pytest.approx(102.0 + strikes.SAME_KEY_S, abs=2 * strikes.LOOK_INTERVAL_S)
 
 
 def test_a_moment_between_two_computations_is_no_rest():
@@ -60,7 +53,7 @@ def test_a_moment_between_two_computations_is_no_rest():
     answers = iter([False, False, True, False, False, True])
     application.strikes.busy = lambda: next(answers, False)
     first = application.strike(KEY)
-    assert application.strike(KEY) == pytest.approx(first + 7 * LOOK_INTERVAL_S + SAME_KEY_S)
+    assert application.strike(KEY) == pytest.approx(first + 7 * strikes.LOOK_INTERVAL_S + strikes.SAME_KEY_S)
 
 
 def test_an_application_that_always_computes_costs_an_action_its_limit():
@@ -69,9 +62,9 @@ def test_an_application_that_always_computes_costs_an_action_its_limit():
     first = application.strike(KEY)
     for _ in range(10):
         last = application.strike(KEY)
-    assert last - first == pytest.approx(REST_S + 10 * SAME_KEY_S, abs=0.2)
+    assert last - first == pytest.approx(strikes.REST_S + 10 * strikes.SAME_KEY_S, abs=0.2)
     application.strikes.begin_action()
-    assert application.strike(KEY) - last == pytest.approx(REST_S, abs=0.2)
+    assert application.strike(KEY) - last == pytest.approx(strikes.REST_S, abs=0.2)
 
 
 def test_a_machine_that_stands_still_costs_an_action_no_pause():
@@ -79,7 +72,7 @@ def test_a_machine_that_stands_still_costs_an_action_no_pause():
     application.strike(KEY)
     pauses = iter([9.0])
     application.strikes.sleep = lambda seconds: application.sleep(next(pauses, seconds))
-    assert application.strike(KEY) == pytest.approx(110.0 + SAME_KEY_S, abs=2 * LOOK_INTERVAL_S)
+    assert application.strike(KEY) == pytest.approx(110.0 + strikes.SAME_KEY_S, abs=2 * strikes.LOOK_INTERVAL_S)
 
 
 def test_a_named_key_is_paced_until_an_action_has_paused_enough():
@@ -89,12 +82,14 @@ def test_a_named_key_is_paced_until_an_action_has_paused_enough():
         application.strikes.wait_before_repeat(KEY)
         application.strikes.note(KEY)
         struck.append(application.now_s)
-    assert all(SAME_KEY_S <= later - earlier <= SAME_KEY_S + LOOK_S for earlier, later in pairwise(struck[:50]))
-    assert struck[-1] - struck[-2] == pytest.approx(KEY_S)
-    assert struck[-1] - struck[0] == pytest.approx(REPEATS_S + 1000 * KEY_S, abs=0.5)
+    assert all(
+        strikes.SAME_KEY_S <= later - earlier <= strikes.SAME_KEY_S + LOOK_S for earlier, later in pairwise(struck[:50])
+    )
+    assert struck[-1] - struck[-2] == pytest.approx(strikes.KEY_S)
+    assert struck[-1] - struck[0] == pytest.approx(strikes.REPEATS_S + 1000 * strikes.KEY_S, abs=0.5)
     application.strikes.begin_action()
     application.strikes.wait_before_repeat(KEY)
-    assert application.now_s - struck[-1] >= SAME_KEY_S
+    assert application.now_s - struck[-1] >= strikes.SAME_KEY_S
 
 
 def test_a_key_of_an_earlier_action_that_came_to_rest_waits_for_nothing():
@@ -103,7 +98,7 @@ def test_a_key_of_an_earlier_action_that_came_to_rest_waits_for_nothing():
     application.sleep(1.0)
     application.strikes.note_rest(struck + 0.5)
     application.strikes.busy = lambda: True
-    assert application.strike(KEY) == pytest.approx(struck + 1.0 + KEY_S)
+    assert application.strike(KEY) == pytest.approx(struck + 1.0 + strikes.KEY_S)
 
 
 def test_a_code_is_lent_again_only_after_its_keys_were_handled():
@@ -125,7 +120,7 @@ def test_a_shortcut_waits_until_a_change_of_the_mapping_was_handled():
     assert application.now_s == 100.0, "nothing was changed"
     application.strikes.note_mapping()
     application.strikes.wait_before_shortcut()
-    assert application.now_s == pytest.approx(102.0 + LOOK_S, abs=LOOK_INTERVAL_S)
+    assert application.now_s == pytest.approx(102.0 + LOOK_S, abs=strikes.LOOK_INTERVAL_S)
     handled_s = application.now_s
     application.strikes.wait_before_shortcut()
     assert application.now_s == handled_s
