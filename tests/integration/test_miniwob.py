@@ -37,7 +37,7 @@ from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
 from workers.env.environment import EnvironmentFault
-from workers.env.foreign_process import landlock_version
+from workers.env.foreign_process import confinement_gap
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
@@ -547,7 +547,7 @@ def test_a_browser_gives_way_to_the_other_processes_and_has_no_secrets(monkeypat
         process.wait()
 
 
-@pytest.mark.skipif(landlock_version() < 6, reason="this kernel's Landlock does not cover all of it")
+@pytest.mark.skipif(confinement_gap() != "", reason=confinement_gap())
 async def test_a_page_sees_neither_files_nor_network_nor_processes(shared, tmp_path: Path):
     (tmp_path / "secret.html").write_text("secret")
     places = [(tmp_path / "secret.html").as_uri(), "file:///etc/passwd", f"file:///proc/{os.getpid()}/environ"]

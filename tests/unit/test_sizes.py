@@ -21,10 +21,10 @@ PLUGINS = (
 )
 """Folders that a run of web pages does not need."""
 
-PRODUCT_LINES = 77_978
-CORE_LINES = 61_028
+PRODUCT_LINES = 77_976
+CORE_LINES = 61_026
 """Without :data:`PLUGINS`. Lines are those of Python files, blank ones and docstrings included."""
-TEST_LINES = 84_796
+TEST_LINES = 84_795
 CORE_KEYS = 82
 LONG, LONG_FILES = 300, 33
 """Lines of a long Python file, and how many files outside of tests are that long."""

@@ -34,8 +34,6 @@ NO_NEW_PRIVILEGES, SET_SECCOMP, FILTER_MODE, AMBIENT, CLEAR_ALL = 38, 22, 2, 47,
 """Of prctl."""
 NICE = 1 << 23
 """The only capability that root keeps: Chromium changes priorities. With others it would read any process."""
-
-
 BOTH = {*range(425, 428), 452}
 """Refused on each architecture: io_uring, which opens sockets too, and fchmodat2."""
 CALLS = {
