@@ -1,11 +1,11 @@
-"""Environment backends: built-in ones, and those of installed packages by entry point."""
+"""Environment backends: those of the core, and those of installed packages by entry point."""
 
 from importlib.metadata import EntryPoint, entry_points
 
 from dart_streams.config.entry_points import known_names, missing_advice
 from dart_streams.errors import ConfigError
 
-BUILT_IN = ("desktop", "miniwob", "osworld", "phone", "simulated")
+BUILT_IN = ("miniwob", "simulated")
 ENTRY_POINTS = "dart_streams.environments"
 """The group of entry points of other backends."""
 

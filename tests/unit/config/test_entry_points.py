@@ -24,5 +24,5 @@ def test_a_recipe_that_nothing_brings_says_what_to_install(tmp_path):
 
 
 def test_a_backend_that_nothing_brings_says_what_to_install():
-    with pytest.raises(ConfigError, match=r"known are desktop, .*simulated\. no installed package .* its wheel"):
+    with pytest.raises(ConfigError, match=r"known are miniwob, simulated\. no installed package .* its wheel"):
         find_backend("openenv")

@@ -10,6 +10,7 @@ from dart_streams.config import Config, parse, tasks
 from dart_streams.config.recipes import override_tables
 from dart_streams.config.tables import read_tables
 from dart_streams.config.tasks import TaskSet
+from tests.unit.curation.test_groups import Groups
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 
@@ -32,6 +33,14 @@ def task_set(config: Config) -> TaskSet:
 def played(config: Config, rounds: int = 400) -> SimulatedCircle:
     """Return the circle of a configuration after ``rounds`` rollouts."""
     return SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(rounds)
+
+
+def see(agent: Groups, sample: int, reward: float, screens: str, size: int = 3) -> CuratedGroup | None:
+    """Let a rollout finish that took one action on each of these screens."""
+    count = len(screens)
+    return agent.see(
+        sample, reward, size, trajectory_id=f"t{sample}", steps=count, step_entropies=[0.1] * count, screens=[*screens]
+    )
 
 
 def orders_in(circle: SimulatedCircle) -> list[RolloutOrder]:

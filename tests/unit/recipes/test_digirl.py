@@ -9,7 +9,7 @@ from dart_streams.curation.members import Finish
 from dart_streams.recipes.digirl import rules
 from tests import events
 from tests.unit.curation.test_groups import Groups
-from tests.unit.recipes.agents import groups_in, played, recipe_config
+from tests.unit.recipes.agents import groups_in, played, recipe_config, see
 from topics.curated import CuratedGroup
 
 TASK = "simulated/box#1"
@@ -82,14 +82,6 @@ def test_only_trajectories_above_the_expected_success_rate_are_trained_on():
     best = own._replace(settings=rules.Settings(trajectories=0.1))
     assert rules.select_steps(best, both) == [[0], [0], []], "the bound lies at 0.225"
     assert rules.select_steps(own._replace(settings=rules.Settings(trajectories=0.0)), both) == [[0], [], []]
-
-
-def see(agent: Groups, sample: int, reward: float, screens: str, size: int) -> CuratedGroup | None:
-    """Let a rollout finish that took one action on each of these screens."""
-    count = len(screens)
-    return agent.see(
-        sample, reward, size, trajectory_id=f"t{sample}", steps=count, step_entropies=[0.1] * count, screens=[*screens]
-    )
 
 
 def test_selected_steps_are_imitated_with_advantage_one():

@@ -18,8 +18,8 @@ from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
+from tests.installed_packages import install_recipe
 from tests.unit.recipes.agents import DEMONSTRATION, groups_in, played, recipe_config, task_set
-from tests.unit.recipes.packages import install_recipe
 
 RECIPES = known_recipes()
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle.v1.dart"

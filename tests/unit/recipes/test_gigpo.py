@@ -12,8 +12,7 @@ from dart_streams.recipes.gigpo import rules
 from tests.integration.recorded_run import played as recorded
 from tests.integration.recorded_run import settings
 from tests.unit.curation.test_groups import Groups
-from tests.unit.recipes.agents import groups_in, played, recipe_config
-from topics.curated import CuratedGroup
+from tests.unit.recipes.agents import groups_in, played, recipe_config, see
 
 HALF = {"recipe": "gigpo", "recipes": {"gigpo": {"discount": 0.5}}}
 MEMBERS = st.lists(
@@ -21,14 +20,6 @@ MEMBERS = st.lists(
     min_size=1,
     max_size=8,
 )
-
-
-def see(agent: Groups, sample: int, reward: float, screens: str, size: int = 3) -> CuratedGroup | None:
-    """Let a rollout finish that took one action on each of these screens."""
-    count = len(screens)
-    return agent.see(
-        sample, reward, size, trajectory_id=f"t{sample}", steps=count, step_entropies=[0.1] * count, screens=[*screens]
-    )
 
 
 def test_steps_on_one_screen_are_compared_by_their_discounted_return():

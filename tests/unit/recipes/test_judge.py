@@ -27,9 +27,9 @@ from dart_streams.recipes.judge import judging
 from examples.in_memory_run import PolicyFunction
 from tests import events
 from tests.command_line import invoke_json
+from tests.installed_packages import install_recipe
 from tests.unit.curation.test_groups import Groups
 from tests.unit.recipes.agents import recipe_config
-from tests.unit.recipes.packages import install_recipe
 from tests.unit.workers.env.episodes import play, simulated_config
 from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
 from topics.observations import Observation

@@ -10,7 +10,7 @@ from dart_streams.curation.members import Finish
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.rule_results import RuleFailed
 from dart_streams.curation.task_scheduler import TaskState
-from tests.unit.recipes.packages import install_recipe
+from tests.installed_packages import install_recipe
 
 NAN = float("nan")
 TWO = [Finish(index, f"t{index}", reward, 2, [], 0, 0) for index, reward in enumerate((0.0, 1.0))]

@@ -8,8 +8,8 @@ from dart_streams.config.recipes import ENTRY_POINTS
 from dart_streams.curation.hooks import Own, TaskFinish, Turn
 from dart_streams.curation.recipes import memory_of
 from dart_streams.curation.task_scheduler import TaskState
+from tests.installed_packages import install_recipe
 from tests.unit.recipes.agents import groups_in, orders_in, played, recipe_config
-from tests.unit.recipes.packages import install_recipe
 
 PAGE = (Path(__file__).parents[3] / "docs/recipes/your-own.md").read_text()
 FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))

@@ -5,7 +5,7 @@ import pytest
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
 from tests import events
-from tests.unit.recipes.packages import install_recipe
+from tests.installed_packages import install_recipe
 from trainer.hooks import StepStart, bind_training
 
 TRAINING = """

@@ -1,4 +1,4 @@
-"""Selection of the configured backend: one of this project or of an installed package.
+"""Selection of the configured backend: one of the core or of an installed package, as the project's plug-ins are.
 
 A package registers a backend by an entry point of the group ``dart_streams.environments``, a function of the
 :class:`~dart_streams.config.Config` that returns an :class:`~workers.env.environment.EnvironmentBackend`.
@@ -36,31 +36,14 @@ def plain_backend_of(config: Config) -> EnvironmentBackend:
             from workers.env.backends.simulated import SimulatedBackend
 
             return SimulatedBackend(config)
-        case "desktop":
-            from workers.env.backends.desktop.backend import DesktopBackend
-
-            return DesktopBackend(config)
-        case "osworld":
-            from workers.env.backends.osworld.backend import OsworldBackend
-
-            return OsworldBackend(config)
-        case "phone":
-            from workers.env.backends.phone.backend import PhoneBackend
-
-            return PhoneBackend(config)
         case "miniwob":
             from workers.env.backends.miniwob.backend import MiniwobBackend
 
             return MiniwobBackend(config)
-        case name:
-            return load_backend(name)(config)
-
-
-def load_backend(name: str) -> Callable[[Config], EnvironmentBackend]:
-    """Return the backend that an installed package brings under ``name``; raise ConfigError if it cannot be had."""
-    entry = find_backend(name)
+    entry = find_backend(config.env.backend)
     try:
         backend: Callable[[Config], EnvironmentBackend] = entry.load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"env.backend: {name!r} of {entry_point_text(entry)} cannot be loaded: {error}") from error
-    return backend
+        place = f"env.backend: {entry.name!r} of {entry_point_text(entry)}"
+        raise ConfigError(f"{place} cannot be loaded: {error}") from error
+    return backend(config)

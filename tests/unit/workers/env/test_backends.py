@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from dart_streams.config.backends import ENTRY_POINTS
 from dart_streams.config.tasks import Task
 from dart_streams.console.cli.doctor_checks import check_environment
 from dart_streams.errors import ConfigError
+from tests.installed_packages import install_metadata
 from workers.env import conformance
 from workers.env.backends.registry import backend_of
 from workers.env.backends.simulated import SimulatedBackend
@@ -196,20 +196,12 @@ def columns(config: Config) -> Columns:
     return Columns()
 
 
-def install(folder: Path, name: str, value: str) -> None:
-    """Lay a package's metadata into a folder of the import path."""
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ncolumns = {value}\n")
-
-
 def configured(backend: str) -> Config:
     return parse({"env": {"backend": backend, "installed": {"options": {"side": 64, "dark": True}}}})
 
 
 async def test_an_installed_package_brings_a_backend(tmp_path, monkeypatch):
-    install(tmp_path, "columns-env", f"{__name__}:columns")
+    install_metadata(tmp_path, "columns-env", ENTRY_POINTS, f"columns = {__name__}:columns")
     monkeypatch.syspath_prepend(tmp_path)
     config = configured("columns")
     await conformance.check(backend_of(config), TASK)
@@ -231,7 +223,7 @@ async def test_an_installed_package_brings_a_backend(tmp_path, monkeypatch):
 )
 def test_a_backend_that_cannot_be_had_is_named(tmp_path, monkeypatch, values, why):
     for number, value in enumerate(values):
-        install(tmp_path, f"package_{number}", value)
+        install_metadata(tmp_path, f"package_{number}", ENTRY_POINTS, f"columns = {value}")
     monkeypatch.syspath_prepend(tmp_path)
     assert check_environment(configured("columns")).status == ("ok" if len(values) == 1 else "fail")
     with pytest.raises(ConfigError, match=why):

@@ -1,13 +1,10 @@
-"""Conversion of typed actions to input events, which the sandbox's server performs in order."""
-
-from typing import Any
+"""Conversion of typed actions to events of the mouse, ``scroll``, ``down``, ``up``, ``text`` and ``rest``."""
 
 from dart_streams import actions
 from dart_streams.actions import keys
 from workers.env.backends.desktop.guest import pyautogui
+from workers.env.backends.miniwob.inputs import Event, pointer_events
 
-Event = list[Any]
-"""Kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``, ``rest``) and arguments."""
 NOTCHES = 5
 """Notches of a scroll without an amount, as in OSWorld."""
 PYAUTOGUI_NAMES = {"meta": "win", "menu": "apps"}
@@ -19,22 +16,12 @@ NAMED_KEYS = {name: pyautogui.KEYS[PYAUTOGUI_NAMES.get(name, name)] for name in 
 def input_events(action: actions.Action) -> list[Event]:
     """Return the input events of ``action``, given in screen pixels; none for an action without input."""
     match action:
-        case actions.Click(x, y, button, count):
-            return [["move", x, y], *[[kind, button] for _ in range(count) for kind in ("press", "release")]]
-        case actions.Move(x, y):
-            return [["move", x, y]]
-        case actions.MouseDown(x, y, button):
-            return [["move", x, y], ["press", button]]
-        case actions.MouseUp(x, y, button):
-            return [["move", x, y], ["release", button]]
-        case actions.Drag():
-            return drag(action)
         case actions.Scroll(x, y, direction, amount):
             return [["move", x, y], ["scroll", direction, NOTCHES if amount is None else amount]]
         case actions.Type(content):
             return [["text", content]] if content else []
         case _:
-            return keyboard_events(action)
+            return pointer_events(action) or keyboard_events(action)
 
 
 def touch_events(action: actions.Action) -> list[Event]:
@@ -42,18 +29,6 @@ def touch_events(action: actions.Action) -> list[Event]:
     if isinstance(action, actions.Click) and action.button == "right":
         return [["move", action.x, action.y], ["press", "left"], ["rest"], ["release", "left"]]
     return input_events(action)
-
-
-def drag(action: actions.Drag) -> list[Event]:
-    """Return a press at the start, moves through the middle to the end, and a release there."""
-    middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
-    return [
-        ["move", action.x, action.y],
-        ["press", action.button],
-        ["move", *middle],
-        ["move", action.to_x, action.to_y],
-        ["release", action.button],
-    ]
 
 
 def keyboard_events(action: actions.Action) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Conversion of typed actions to the browser's input events."""
+"""Conversion of typed actions to the browser's input events; those of the mouse are also a desktop's."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,10 +7,11 @@ import msgspec
 
 from dart_streams import actions
 from dart_streams.actions import keys
-from workers.env.backends.desktop.inputs import input_events
 
 Call = tuple[str, dict[str, Any]]
 """A DevTools method and its parameters."""
+Event = list[Any]
+"""Kind (``move``, ``press``, ``release``) and arguments."""
 
 MOUSE, KEY, TEXT = "Input.dispatchMouseEvent", "Input.dispatchKeyEvent", "Input.insertText"
 SCROLL_PIXELS = 100
@@ -93,10 +94,10 @@ def input_calls(action: actions.Action, held: HeldInputs = NOTHING_HELD) -> tupl
 
 
 def pointer_calls(action: actions.Action, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
-    """Return the events of an action of the mouse, those of a desktop; none for an action without input."""
+    """Return the events of an action of the mouse; none for an action without input."""
     calls: list[Call] = []
     x = y = presses = 0
-    for kind, *arguments in input_events(action):
+    for kind, *arguments in pointer_events(action):
         if kind == "move":
             x, y = arguments
             button = {"button": held.buttons[-1]} if held.buttons else {}
@@ -109,6 +110,23 @@ def pointer_calls(action: actions.Action, held: HeldInputs) -> tuple[list[Call],
         calls.append(mouse_event(change, x, y, held, button=arguments[0], clickCount=max(presses, 1)))
         held = msgspec.structs.replace(held, buttons=buttons)
     return calls, held
+
+
+def pointer_events(action: actions.Action) -> list[Event]:
+    """Return the input events of ``action``, given in pixels; none for an action that is not of the mouse."""
+    match action:
+        case actions.Click(x, y, button, count):
+            return [["move", x, y], *[[kind, button] for _ in range(count) for kind in ("press", "release")]]
+        case actions.Move(x, y):
+            return [["move", x, y]]
+        case actions.MouseDown(x, y, button):
+            return [["move", x, y], ["press", button]]
+        case actions.MouseUp(x, y, button):
+            return [["move", x, y], ["release", button]]
+        case actions.Drag(x, y, to_x, to_y, button):
+            moves = [["move", (x + to_x) // 2, (y + to_y) // 2], ["move", to_x, to_y]]
+            return [["move", x, y], ["press", button], *moves, ["release", button]]
+    return []
 
 
 def key_down(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:

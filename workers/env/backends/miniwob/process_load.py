@@ -1,11 +1,10 @@
 """Load of the browser's processes while a frame is late: they compute, wait for a processor, or are idle."""
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-
-from workers.env.backends.desktop.guest.processes import computes
 
 CAN_RUN = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 COMPUTED_S = 1.0
@@ -30,12 +29,10 @@ def load_of(pid: int) -> ProcessLoad:
     except psutil.NoSuchProcess:
         return ProcessLoad(0.0, False)
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             times = process.cpu_times()
             cpu_s += times.user + times.system
             runnable = runnable or process.status() in CAN_RUN
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     return ProcessLoad(cpu_s, runnable)
 
 
@@ -46,8 +43,15 @@ def load_alone(pid: int) -> ProcessLoad:
         times, status = process.cpu_times(), process.status()
     except psutil.NoSuchProcess:
         return ProcessLoad(0.0, False)
-    runnable = any(computes(str(stat)) for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+    runnable = any(map(can_run, Path(f"/proc/{pid}/task").glob("*/stat")))
     return ProcessLoad(times.user + times.system, status in CAN_RUN or runnable)
+
+
+def can_run(stat: Path) -> bool:
+    """Return whether a thread runs, or waits for a processor or a disk, by its file; False if it has ended."""
+    with contextlib.suppress(OSError):
+        return stat.read_text(errors="replace").rpartition(") ")[2][0] in "RD"
+    return False
 
 
 def rests(before: ProcessLoad, now: ProcessLoad) -> bool:

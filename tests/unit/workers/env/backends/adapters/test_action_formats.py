@@ -2,14 +2,10 @@
 
 import ast
 import base64
-import tomllib
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, Scroll, Type, Wait
-from dart_streams.config.backends import BUILT_IN, ENTRY_POINTS
 from workers.env.backends.adapters.action_formats import NOTHING, to_androidworld, to_browsergym, to_fields
 from workers.env.backends.adapters.settings import clamp_reward, encode_image, field_of
 from workers.env.conformance import ANY_ACTION
@@ -84,12 +80,3 @@ def test_fields_and_rewards():
     assert field_of({"a": {"b": 3}}, "a.b") == 3
     assert field_of({"a": 3}, "a.b") is None
     assert [clamp_reward(reward) for reward in (-1, 0.5, 7)] == [0.0, 0.5, 1.0]
-
-
-def test_the_entry_points_of_this_package_are_the_adapters():
-    table = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"][ENTRY_POINTS]
-    assert set(table) == {"androidworld", "gymnasium", "openenv"}
-    assert not set(table) & set(BUILT_IN)
-    for value in table.values():
-        module, _, name = value.partition(":")
-        assert callable(getattr(import_module(module), name))
