@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from dart_streams.console.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
+PLUGIN_MODULES = ("dart_streams.console.cli.osworld", "dart_streams.console.cli.desktop_checks")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
     ("dart_streams", "dart_streams.actions"),
@@ -24,11 +26,16 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("dart_streams.bus", "dart_streams.store", "dart_streams.episodes"),
     ("dart_streams.curation", "dart_streams.policy"),
     ("workers", "trainer"),
-    ("dart_streams.console", "dart_streams.recipes"),
+    ("dart_streams.console",),
+    ("dart_streams.recipes", "workers.tracker", "workers.env.backends.desktop"),
+    ("workers.env.backends.osworld", "workers.env.backends.phone"),
+    ("workers.env.backends.adapters", "workers.desktop_server", *PLUGIN_MODULES),
     ("benchmarks",),
     ("examples",),
 )
-"""From the ground up. Packages on one floor do not import each other. ``dart_streams`` stands for its loose modules."""
+"""From the ground up. Packages on one floor do not import each other. ``dart_streams`` stands for its loose modules.
+Above the console are three floors of plug-ins, so none is imported by the core, which finds them by entry points.
+"""
 INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "trainer": (
         ("trainer.objective", "trainer.ranks"),
@@ -255,6 +262,12 @@ def test_everything_but_the_model_side_imports_without_torch():
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(is_installed("torch"), reason="some plug-ins need libraries of the streams")
+@pytest.mark.parametrize("group", ["checks", "commands", "environments"])
+def test_every_entry_point_of_the_plug_ins_can_be_loaded(group: str):
+    assert len([entry.load() for entry in entry_points(group=f"dart_streams.{group}")]) >= 3
 
 
 HEAVY_LIBRARIES = {"aiohttp", "aiokafka", "cassandra", "faust", "kafka", "matplotlib", "numpy", "opentelemetry", "PIL"}

@@ -24,7 +24,7 @@ PLUGINS = (
 """What a run of web pages does not need."""
 
 PRODUCT_LINES = 77_976
-CORE_LINES = 60_627
+CORE_LINES = 60_670
 """Without :data:`PLUGINS`. Lines are those of Python files, blank ones and docstrings included."""
 TEST_LINES = 84_795
 CORE_KEYS = 82

@@ -1,4 +1,4 @@
-"""The checks of ``dart-streams doctor`` for desktops, for OSWorld's tasks on them, and for phones."""
+"""The checks of ``dart-streams doctor`` for desktops, and for OSWorld's tasks on them."""
 
 import os
 import shutil
@@ -6,15 +6,12 @@ import subprocess
 from pathlib import Path
 
 from dart_streams.config import Config, tasks
-from dart_streams.config.tasks import OsworldTasks
 from dart_streams.console.cli.doctor_checks import Finding
 from dart_streams.errors import ConfigError
-from dart_streams.java import SHARED_JARS, jar_folder
 from workers.env.backends.desktop import command_line, office
 from workers.env.backends.osworld import sidecar
 from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.tasks import load_all
-from workers.env.backends.phone import installation
 
 
 def check_desktop(config: Config) -> Finding:
@@ -52,7 +49,7 @@ def check_osworld(config: Config) -> Finding:
     return mirror_of(named, file.osworld, Path(config.tasks.file).parent)
 
 
-def mirror_of(named: str, listed: OsworldTasks, base: Path) -> Finding:
+def mirror_of(named: str, listed: tasks.OsworldTasks, base: Path) -> Finding:
     """Check that a mirror has the files of the tasks, and count its placeholders."""
     folder = Path(named or os.devnull)
     try:
@@ -78,17 +75,3 @@ def mirror_of(named: str, listed: OsworldTasks, base: Path) -> Finding:
     if missing:
         return Finding("osworld", "warn", found, f"`dart-streams osworld mirror {folder}` says which are missing")
     return Finding("osworld", "ok", found)
-
-
-def check_phone(config: Config) -> Finding:
-    """Check the jars and the built applications of phones."""
-    if config.env.backend != "phone":
-        return Finding("phone", "ok", f"not needed by environment {config.env.backend!r}")
-    if not (folder := jar_folder("phone", SHARED_JARS)).is_dir():
-        return Finding("phone", "fail", f"{folder} is missing", installation.ADVICE)
-    if not (folder := installation.built_folder()).is_dir():
-        return Finding("phone", "warn", f"{folder} is missing: the first start builds it", installation.ADVICE)
-    return Finding("phone", "ok", str(folder))
-
-
-CHECKS = (check_desktop, check_osworld, check_phone)

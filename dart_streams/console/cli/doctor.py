@@ -29,11 +29,12 @@ def check_machine(
 
         doctor_model.report(recipe.local_folder(model), resolved, gpus, gpu_memory, as_json=as_json)
         return
-    from dart_streams.console.cli import desktop_checks, doctor_checks, gpu_checks
+    from importlib.metadata import entry_points
 
-    findings = [
-        check(resolved) for check in (*doctor_checks.CHECKS, gpu_checks.check_model_packages, *desktop_checks.CHECKS)
-    ]
+    from dart_streams.console.cli import doctor_checks, gpu_checks
+
+    of_plugins = (entry.load() for entry in sorted(entry_points(group="dart_streams.checks")))
+    findings = [check(resolved) for check in (*doctor_checks.CHECKS, gpu_checks.check_model_packages, *of_plugins)]
     show(findings, as_json=as_json)
     if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
 """The ``dart-streams`` command.
 
 Only the module of the command that was asked for is imported: the command starts fast, and it works in both virtual
-environments, although each lacks the other's libraries. To add a command, add a line to ``COMMANDS``.
+environments, although each lacks the other's libraries. To add a command, add a line to ``COMMANDS``; a package adds it
+by an entry point of the group ``dart_streams.commands``. Those named ``worker.KIND`` are plug-ins' kinds of ``worker``.
 
 This module imports next to nothing, so that Ctrl-C finds :func:`main` from the first milliseconds on.
 """
@@ -61,7 +62,7 @@ COMMANDS = (
     Command("dlq", "topics:dead_letters", "Show dead letters, and publish them again."),
     Command("store", "store:app", "Rebuild a run's rows from its log, and compare the two."),
     Command("policy", "policy:app", "Build the tiny policy; check a model; export a trained one."),
-    Command("osworld", "osworld:app", "Check OSWorld's tasks on our desktops, and their mirror."),
+    Command("osworld", "", "Check OSWorld's tasks on our desktops, and their mirror."),
     Command("bench", "bench:app", "Run this project's benchmarks on this machine."),
 )
 MODEL_LIBRARIES = frozenset(
@@ -93,7 +94,8 @@ def build_app(wanted: Collection[str]) -> "typer.Typer":
     ) -> None:
         """See the application's help."""
 
-    for command in COMMANDS:
+    others = [Command(name, "", "") for name in wanted if name not in {command.name for command in COMMANDS}]
+    for command in (*COMMANDS, *(other for other in others if find_verbs(other.name))):
         if command.name not in wanted:
             app.command(command.name, help=command.help)(lambda: None)
         elif isinstance(target := load_command(command), typer.Typer):
@@ -115,9 +117,25 @@ def print_version(wanted: bool) -> None:
 
 
 def load_command(command: Command) -> Any:
-    """Import a command."""
+    """Import a command; one without a place is a plug-in's."""
     module, _, attribute = command.place.partition(":")
+    if not module:
+        return load_verb(command.name)
     return getattr(importlib.import_module(f"dart_streams.console.cli.{module}"), attribute)
+
+
+def find_verbs(name: str) -> Sequence[Any]:
+    """Return the entry points of verb ``name``; what finds them is imported only for verbs of plug-ins."""
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group="dart_streams.commands", name=name))
+
+
+def load_verb(name: str) -> Any:
+    """Import a verb of a plug-in; raise UserError unless exactly one package has it."""
+    if len(found := find_verbs(name)) != 1:
+        raise UserError(f"{name.replace('.', ' ')}: {len(found)} installed packages have this verb, in place of one")
+    return found[0].load()
 
 
 def main() -> None:

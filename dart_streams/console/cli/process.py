@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from dart_streams.console.cli.main import load_verb
 from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.console.cli.output import show
 from dart_streams.errors import UserError
 
 Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "tracker", "desktops"]
-MODULES = {"monitor": "dart_streams.console.monitor.main", "desktops": "workers.desktop_server.main"}
-"""Modules of the kinds without a package of their name."""
+MODULES = {"monitor": "dart_streams.console.monitor.main", "tracker": "", "desktops": ""}  # Entry points name plug-ins.
 
 
 def run_worker(
@@ -29,7 +29,8 @@ def run_worker(
     """Run one worker process until SIGTERM or Ctrl-C drains it."""
     from workers.runtime import lifecycle
 
-    main = importlib.import_module(MODULES.get(kind, f"workers.{kind}.main"))
+    module = MODULES.get(kind, f"workers.{kind}.main")
+    main = importlib.import_module(module) if module else load_verb(f"worker.{kind}")
     process = read_config(config), worker_name(kind, name)
     sys.exit(main.run(*process) if kind == "rollout" else lifecycle.run(main.connect, *process))
 

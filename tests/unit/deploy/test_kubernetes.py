@@ -15,7 +15,7 @@ import yaml
 
 from dart_streams import config
 from dart_streams.bus.topology import spec_of
-from dart_streams.console.cli import process
+from dart_streams.console.cli import main, process
 from dart_streams.curation import order_tracker as orders
 from topics import action_requests, observations, rollout_orders
 from workers.env import main as env
@@ -206,7 +206,7 @@ def test_the_processes_that_pods_name_exist():
     kinds = {container(w)["args"][1] for w in WORKLOADS.values() if container(w)["args"][0] == "worker"}
     assert kinds | {"desktops", "tracker"} == set(get_args(process.Kind))
     for kind in get_args(process.Kind):
-        assert find_spec(process.MODULES.get(kind, f"workers.{kind}.main")), kind
+        assert main.find_verbs(f"worker.{kind}") or find_spec(process.MODULES.get(kind, f"workers.{kind}.main")), kind
 
 
 def test_clusters_get_the_settings_that_compose_gives_cassandra():

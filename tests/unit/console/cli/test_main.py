@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from dart_streams.console.cli import main
 from dart_streams.console.cli.main import INTERRUPTED, build_app, wanted_by
 from dart_streams.console.cli.process import worker_name
+from dart_streams.errors import UserError
 from dart_streams.version import VERSION
+from tests.installed_packages import install_metadata
 
 COMMAND = [str(Path(sys.executable).with_name("dart-streams"))]
 
@@ -42,6 +44,19 @@ def test_the_short_option_of_help_works_at_each_level(arguments):
 )
 def test_the_imported_command_is_the_one_named_or_completed(arguments, environ, wanted):
     assert wanted_by(arguments, environ) == wanted
+
+
+def test_an_installed_package_brings_a_verb(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    assert CliRunner().invoke(build_app(["platform"]), ["platform"]).exit_code == 2
+    install_metadata(tmp_path, "package", "dart_streams.commands", "platform = platform:python_version")
+    assert CliRunner().invoke(build_app(["platform"]), ["platform"]).exit_code == 0
+
+
+def test_a_verb_whose_plug_in_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(main, "find_verbs", lambda name: [])
+    with pytest.raises(UserError, match="worker tracker: 0 installed packages have this verb"):
+        main.load_verb("worker.tracker")
 
 
 def test_the_options_of_a_command_are_completed(monkeypatch):
