@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tests.sources import ROOT
+
 ENVIRONMENT = "DART_TEST_DURATIONS"
 """A run with this variable measures its files, and writes them to the file that it names."""
 
-ROOT = Path(__file__).parent.parent
 KEPT = Path(__file__).with_suffix(".json")
 
 UNKNOWN_S = 60.0

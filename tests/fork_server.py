@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import ROOT
+
 PROGRAM = Path(sys.executable).parent / "dart-streams"
 PRELOADED = (
     "dart_streams.console.cli.process",

@@ -7,7 +7,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import ROOT
+
 UV = ROOT / ".venv/tools/bin/uv"
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "topics", "dart_streams", "workers", "trainer")
 """What the Dockerfiles copy."""

@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import ROOT
+
 PASSED = ROOT / "tests/passed_lanes.json"
 When = Literal["each time", "if covered files changed", "by hand"]
 

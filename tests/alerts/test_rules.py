@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT
+
 RULES = ROOT / "deploy/prometheus/alerts.yaml"
 CASES = Path(__file__).parent / "cases.yaml"
 PROMTOOL = ROOT / ".dart/alerts-test/promtool"

@@ -11,8 +11,8 @@ from typing import Any
 
 from dart_streams.errors import UserError
 from tests.compose.engine import Engine
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 PROJECT = "dart-streams-test"
 FILES = ("docker-compose.yml", "tests/compose/circle.yml")
 CONFIG = "tests/compose/circle.toml"

@@ -21,6 +21,7 @@ from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from tests import events
 from tests.events import episode
+from tests.sources import ROOT
 from tests.unit.console.datasets.test_episode_rows import png
 from tests.waiting import until
 from tests.worker_runs import running_worker
@@ -31,7 +32,6 @@ from workers.tracker.backends import wandb_run
 from workers.tracker.main import connect
 from workers.tracker.points import point_of
 
-ROOT = Path(__file__).parents[2]
 KINDS = ("tensorboard", "mlflow", "trackio", "wandb")
 BOUND_S = 180.0
 SAMPLED = 2

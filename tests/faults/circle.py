@@ -27,9 +27,9 @@ from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
 from tests.faults import invariants
 from tests.processes import marked
+from tests.sources import ROOT
 from topics import trained
 
-ROOT = Path(__file__).parents[2]
 CIRCLE = ROOT / "tests" / "integration" / "circle.toml"
 TASKS = CIRCLE.with_name("circle-tasks.toml")
 KEPT = ROOT / ".dart" / "faults"

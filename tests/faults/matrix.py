@@ -22,8 +22,8 @@ from rich.table import Table
 from benchmarks.private_services import ENVIRONMENT, private_services
 from tests.faults.circle import RESULTS
 from tests.faults.orderly_end import run_to_its_end, unwind_at_sigterm
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 WHOLE = "tests/faults/test_whole_circle.py"
 CIRCLES = "tests/faults/test_disturbed_circle.py"
 DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_rule"

@@ -16,8 +16,7 @@ from dart_streams.console.cli.main import main
 from dart_streams.console.launch.processes import Programs
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.policy import recipe
-
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT
 
 
 def write_programs(folder: Path) -> Programs:

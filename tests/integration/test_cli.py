@@ -15,8 +15,8 @@ from dart_streams.console.cli.options import read_config
 from dart_streams.console.runs import run_folder
 from dart_streams.errors import ConfigError, UserError
 from tests import fork_server
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 BOUND_S = 120.0
 
 

@@ -4,15 +4,14 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from dart_streams import config
 from dart_streams.config import hardware
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy/config/compose.toml"
 
 

@@ -3,15 +3,14 @@
 import contextlib
 import subprocess
 import sys
-from pathlib import Path
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
 from dart_streams.bus.sync_clients import create_producer
 from dart_streams.config import parse
+from tests.sources import ROOT
 from topics import BY_NAME, trajectories
 
-ROOT = Path(__file__).parents[2]
 IDLE_MS = 30_000
 """The first record has to come within it too, on a machine that does other things at the same time."""
 

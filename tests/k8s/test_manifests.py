@@ -14,8 +14,8 @@ import yaml
 from dart_streams import config
 from dart_streams.bus.topology import strimzi_yaml
 from dart_streams.console.cli.topics import specs_of
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".dart/k8s-test"
 K8S = ROOT / "deploy/k8s"
 WHOLE = ("base", "overlays/demo", "overlays/gpu")

@@ -13,9 +13,9 @@ import tomli_w
 from dart_streams import config as configuration
 from dart_streams.console.runs.run_log import read_events
 from tests.local_hub import LocalHub
+from tests.sources import ROOT
 from topics.topic import Topic
 
-ROOT = Path(__file__).parents[2]
 MODEL, STREAMS = ROOT / ".venv/model/bin", ROOT / ".venv/streams/bin"
 LIMIT_S = 900.0
 """Of a command, on a machine that does other things at the same time."""

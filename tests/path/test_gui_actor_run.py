@@ -22,10 +22,10 @@ from dart_streams.console.runs.run_log import read_events
 from dart_streams.recipes.gui_actor import screens
 from dart_streams.recipes.gui_actor.patches import contains
 from tests.integration.test_circle import circle_config, session_of
+from tests.sources import ROOT
 from tests.waiting import wait_until
 from topics import observations, trajectories
 
-ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".venv/model/bin/python"
 EPISODES = 6
 START_S = 600.0

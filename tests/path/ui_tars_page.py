@@ -4,7 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT
+
 MODEL = ROOT / ".venv/model/bin"
 MODEL_S = 600.0
 """To write the small model, on a machine that does other things at the same time."""

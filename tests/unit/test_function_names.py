@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples", "docs")
+from tests.sources import PRODUCT, ROOT
+
+PACKAGES = (*PRODUCT, "benchmarks", "examples", "docs")
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
 """Verbs that stand alone: of the field, or plain English."""
 OTHERS_NAMES = {f"workers/env/backends/desktop/guest/{name}.py" for name in ("pyautogui", "pyautogui_further")}
@@ -49,7 +50,7 @@ def test_functions_of_modules_are_verbs_or_two_words(package: str):
 def test_who_expects_malformed_bytes_expects_deeply_nested_ones():
     """msgspec raises RecursionError for them, which is no DecodeError; one place has a message for each."""
     caught = re.compile(r"\b(?:except|suppress)\b.*msgspec\.DecodeError(?!.*RecursionError)")
-    files = [path for package in PACKAGES[:4] for path in (ROOT / package).rglob("*.py")]
+    files = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
     assert [path.name for path in files for _ in caught.finditer(path.read_text())] == ["text.py"]
 
 

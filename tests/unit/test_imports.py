@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from dart_streams.console.cli.main import COMMANDS
+from tests.sources import PRODUCT, ROOT
 
-ROOT = Path(__file__).parents[2]
 PLUGIN_MODULES = ("dart_streams.console.cli.osworld", "dart_streams.console.cli.desktop_checks")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
@@ -299,8 +299,6 @@ def test_a_worker_starts_without_the_client_that_it_does_not_use():
 
 def test_what_decoding_bytes_raises_has_one_name():
     """msgspec raises two further errors, which an ``except msgspec.DecodeError`` lets through."""
-    product = (
-        path for folder in ("topics", "dart_streams", "workers", "trainer") for path in (ROOT / folder).rglob("*.py")
-    )
+    product = (path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py"))
     named = {path.name for path in product if "msgspec.DecodeError" in path.read_text()}
     assert named - {"json_reader.py"} == {"text.py"}, "use MALFORMED"

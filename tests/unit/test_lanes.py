@@ -1,13 +1,12 @@
 """The lanes of tests: what each covers, when CI runs it, and that make, CI and CONTRIBUTING.md know all of them."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.lanes import LANES, OF_ALL, lanes_of_ci
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 EACH_TIME = {lane.target for lane in LANES if lane.when == "each time"}
 TREE = [f"100644 blob 0\t{path}" for path in (*OF_ALL, "README.md", *(lane.covers[0] + "one" for lane in LANES))]

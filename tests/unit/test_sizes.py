@@ -7,9 +7,8 @@ from pathlib import Path
 
 from docs.reference import iterate_keys
 from tests import durations
+from tests.sources import PRODUCT, ROOT
 
-ROOT = Path(__file__).parents[2]
-PRODUCT = ("topics", "dart_streams", "workers", "trainer")
 PLUGINS = (
     "dart_streams/console/cli/desktop_checks.py",
     "dart_streams/console/cli/osworld.py",
@@ -26,7 +25,7 @@ PLUGINS = (
 PRODUCT_LINES = 77_976
 CORE_LINES = 60_670
 """Without :data:`PLUGINS`. Lines are those of Python files, blank ones and docstrings included."""
-TEST_LINES = 84_795
+TEST_LINES = 84_776
 CORE_KEYS = 82
 LONG, LONG_FILES = 300, 33
 """Lines of a long Python file, and how many files outside of tests are that long."""

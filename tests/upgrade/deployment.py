@@ -13,9 +13,9 @@ from kafka.admin import KafkaAdminClient
 from dart_streams.bus import admin
 from dart_streams.bus.topology import declare_topics
 from dart_streams.config import Config
+from tests.sources import ROOT
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".dart/upgrade"
 OLD_REVISION = "1aaa5eafd2e3ff2f50cadda1d8d3b474c0b41466"
 """Release 0.2.0."""

@@ -20,8 +20,8 @@ from dart_streams.policy.rendering import UnsupportedModel, count_longest, rende
 from dart_streams.policy.tiny_architectures import CONTEXT
 from tests.command_line import invoke
 from tests.model.families import FAMILIES
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 LIMITS = parse({}).policy
 
 

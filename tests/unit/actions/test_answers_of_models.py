@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 from dart_streams.actions import Click, Drag, Finished, Hotkey, Move, Scroll, Type, Unparsable, Wait
 from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, UiTars, View
+from tests.sources import ROOT
 from tests.unit.actions import long_answers
 
-ROOT = Path(__file__).parents[3]
 VIEW = View(1288, 728, (7, 8))
 QWEN = QwenComputerUse(strictness="lenient", several="all")
 COMPUTER_13 = Computer13(strictness="lenient", several="all")

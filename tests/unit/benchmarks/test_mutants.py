@@ -1,13 +1,12 @@
 """The mends of ``make mutants``: each can be undone in the present tree, and its tests are there."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from benchmarks.mutants.__main__ import Mend, Replacement, choose, read_mends, undo_mend
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 MENDS = read_mends()
 NAMED = pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name.replace(" ", "-"))
 

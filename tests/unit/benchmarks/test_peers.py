@@ -14,8 +14,8 @@ from benchmarks.peers import browsers, contestants, trainers
 from benchmarks.peers.contestants import SlotTurn, Turn
 from benchmarks.peers.plays import Play
 from dart_streams.config.tasks import TaskSet, load
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "benchmarks/peers"
 BASE = modes.load_config(ROOT / "deploy/config/demo.toml")
 PROGRAMS = {

@@ -1,7 +1,6 @@
 """How the policy writes its actions: which keys go together, and what is refused with which words."""
 
 import tomllib
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +10,7 @@ from dart_streams.actions.dialects import Computer13, Native, QwenComputerUse, U
 from dart_streams.config.dialect import KEYS, ActionDialect
 from dart_streams.errors import ConfigError
 from dart_streams.screens import smart_resize
-
-ROOT = Path(__file__).parents[3]
+from tests.sources import ROOT
 
 
 def parsed(**dialect: str) -> config.Config:

@@ -1,15 +1,13 @@
 """The dial ``hardware.cores``: what it sets, what it leaves alone, and that its result means the same anywhere."""
 
-from pathlib import Path
-
 import pytest
 
 from dart_streams.config import hardware, load, parse
 from dart_streams.config.hardware import MachineSize, read_machine, size_tables
 from dart_streams.errors import ConfigError
+from tests.sources import ROOT
 
 LAPTOP = MachineSize(cores=2, memory_gib=24.0, gpu=False)
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """The deployment of long episodes, and the comparison of windows on it."""
 
-from pathlib import Path
-
 from benchmarks.learning import variants
 from dart_streams.config import load, tasks
 from dart_streams.episodes.prompts import window_after
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 FILE = ROOT / "deploy/config/long.toml"
 
 

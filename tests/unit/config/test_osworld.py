@@ -9,8 +9,8 @@ import pytest
 
 from dart_streams.config import Config, load, parse, tasks
 from dart_streams.config.tables import key_values, read_tables
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "deploy/config/osworld.toml"
 GPUS = [ROOT / f"deploy/config/ui-tars/{name}.toml" for name in ("one-gpu", "two-gpus", "three-gpus", "eight-gpus")]
 CHECKED = ROOT / "docs/data/osworld.csv"

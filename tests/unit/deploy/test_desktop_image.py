@@ -1,11 +1,10 @@
 """The image for desktops has the packages that `make desktop` installs, and the rights that pods get."""
 
 import re
-from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[3]
+from tests.sources import ROOT
 
 
 def test_the_image_has_the_packages_of_the_installer():

@@ -11,8 +11,8 @@ from dart_streams import java
 from dart_streams.console.launch.services import jars
 from dart_streams.version import VERSION
 from tests.compose.stand_ins import IMAGES
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 DESKTOP = ROOT / "deploy/docker/desktop.Dockerfile"
 """It is built on the streams image."""
 DOCKERFILES = [path for path in sorted((ROOT / "deploy/docker").glob("*.Dockerfile")) if path != DESKTOP]

@@ -17,11 +17,11 @@ from dart_streams import config
 from dart_streams.bus.topology import spec_of
 from dart_streams.console.cli import main, process
 from dart_streams.curation import order_tracker as orders
+from tests.sources import ROOT
 from topics import action_requests, observations, rollout_orders
 from workers.env import main as env
 from workers.rollout import main as rollout
 
-ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy/k8s"
 CONFIGS = ("base", "components/object-store")
 BASE = config.load(K8S / "base/dart.toml")

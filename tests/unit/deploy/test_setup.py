@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.sources import ROOT
+
 FUNCTIONS = (ROOT / "deploy/local/setup.sh").read_text().partition("\nbegan=$(now)\n")[0]
 CHOICES = """
 has_gpu() { [ "$DEVICES" = 1 ]; }

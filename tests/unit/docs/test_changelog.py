@@ -2,11 +2,11 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.sources import ROOT
+
 TEXT = (ROOT / "CHANGELOG.md").read_text()
 MAX_CHARS = 240
 ENTRIES = re.findall(r"^- .+(?:\n {2}\S.*)*", TEXT, re.MULTILINE)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PRODUCT = ("topics", "dart_streams", "workers", "trainer")
+from tests.sources import PRODUCT, ROOT
+
 FILES = sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
 BESIDE = ("benchmarks", "examples", "tests")
 """What is held to the words of the glossary as well."""

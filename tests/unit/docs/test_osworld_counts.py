@@ -1,12 +1,10 @@
 """The counts of OSWorld's tasks in the documentation are those of the rows in docs/data/osworld.csv."""
 
 import csv
-from pathlib import Path
 
 from dart_streams.console.cli.osworld import COLUMNS, table_of
+from tests.sources import ROOT
 from workers.env.backends.osworld.episode_check import TaskCheck
-
-ROOT = Path(__file__).parents[3]
 
 
 def checks() -> list[TaskCheck]:

@@ -3,11 +3,11 @@
 import ast
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.sources import ROOT
+
 MODULES = {
     "kafka-python": "kafka",
     "aiokafka": "aiokafka",

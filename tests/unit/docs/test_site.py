@@ -13,8 +13,8 @@ import yaml
 
 from dart_streams.console.cli.main import COMMANDS
 from docs.reference import iterate_keys
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [

@@ -1,20 +1,15 @@
 """Each message of the page on troubleshooting is in the code, and each topic that it names is one."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 import topics
+from tests.sources import PRODUCT, ROOT
 
-ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| (?:many |outcome |records in a topic's )?`([^`]+)` \|", re.MULTILINE)
 FIRST = ROW.findall((ROOT / "docs/troubleshooting.md").read_text())
-CODE = "\n".join(
-    path.read_text()
-    for package in ("topics", "dart_streams", "workers", "trainer")
-    for path in (ROOT / package).rglob("*.py")
-)
+CODE = "\n".join(path.read_text() for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
 
 
 def test_there_are_rows_to_check():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import load, tasks
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/own_page"
 
 

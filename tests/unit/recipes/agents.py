@@ -10,11 +10,11 @@ from dart_streams.config import Config, parse, tasks
 from dart_streams.config.recipes import override_tables
 from dart_streams.config.tables import read_tables
 from dart_streams.config.tasks import TaskSet
+from tests.sources import ROOT
 from tests.unit.curation.test_groups import Groups
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 
-ROOT = Path(__file__).parents[3]
 DEMONSTRATION = ROOT / "deploy/config/demo.toml"
 
 

@@ -19,6 +19,7 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
 from tests.installed_packages import install_recipe
+from tests.sources import ROOT
 from tests.unit.recipes.agents import DEMONSTRATION, groups_in, played, recipe_config, task_set
 
 RECIPES = known_recipes()
@@ -173,7 +174,6 @@ METHODS = re.compile(
     r"gui-?bee|gui-?actor|eigendata|distill",
     re.IGNORECASE,
 )
-ROOT = Path(__file__).parents[3]
 CORE = [path for name in ("dart_streams/curation", "trainer") for path in sorted((ROOT / name).rglob("*.py"))]
 
 

@@ -5,16 +5,15 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dart_streams.telemetry import names
 from dart_streams.telemetry.names import BY_NAME
+from tests.sources import PRODUCT, ROOT
 from tests.unit.telemetry.prometheus_names import labels_of, parse_query, series_names
 
-ROOT = Path(__file__).parents[3]
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 CALL = re.compile(r"(?:create|observe)_(counter|gauge|histogram)|Observed(Counter|Gauge)")
 
@@ -22,7 +21,7 @@ CALL = re.compile(r"(?:create|observe)_(counter|gauge|histogram)|Observed(Counte
 def created() -> set[tuple[str, str]]:
     """Return name and kind of every instrument that our code creates."""
     found = set()
-    for folder in ("dart_streams", "workers", "trainer"):
+    for folder in PRODUCT:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 match node:

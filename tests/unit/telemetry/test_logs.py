@@ -10,8 +10,8 @@ import pytest
 
 from dart_streams.telemetry import spans
 from dart_streams.telemetry.log_lines import LogStream
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import logging
 import structlog

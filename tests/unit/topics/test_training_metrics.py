@@ -2,16 +2,15 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from dart_streams.console.views.page import report_view
 from docs.reference import metrics_page
+from tests.sources import ROOT
 from topics.training_metrics import ALL, BY_NAME, HEADLINES, OTHER, find
 from trainer.data.samples import REASONS
 
-ROOT = Path(__file__).parents[3]
 MAKERS = {
     "trainer/learning/step.py": ("mean_metrics",),
     "trainer/learning/learner.py": ("learn", "_pass_cost", "_pretrain"),

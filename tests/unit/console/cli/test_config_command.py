@@ -1,7 +1,6 @@
 import json
 import shutil
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,8 @@ from dart_streams.config import load, parse
 from dart_streams.console.cli.options import read_config
 from dart_streams.errors import ConfigError
 from tests.command_line import invoke
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[4]
 DEMO = ROOT / "deploy/config/demo.toml"
 
 

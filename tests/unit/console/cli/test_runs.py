@@ -1,7 +1,6 @@
 """Commands that look at a run find the latest one, and say in one line when there is none."""
 
 import io
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,8 +15,8 @@ from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.task_history import TaskRow
 from dart_streams.errors import UserError
 from tests.command_line import invoke
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[4]
 LOOKING = [
     *(("tasks",), ("topics", "describe"), ("trace", "12"), ("store", "diff"), ("store", "rebuild"), ("dlq", "list")),
     *(("dlq", "show", "trajectories"), ("dlq", "redrive", "trajectories", "--all"), ("capture",), ("report",)),

@@ -1,7 +1,6 @@
 """Rights of each kind of process: no more than it uses, whichever the prefix."""
 
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,8 +12,8 @@ from dart_streams.config.tracker import Tracker
 from dart_streams.console.launch import access_rights
 from dart_streams.curation.agents import bind_agents
 from dart_streams.errors import UserError
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[4]
 CONFIG = Config(bus=Bus(prefix="x."))
 SOURCES = {
     "env": "workers/env/main.py",

@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import tomllib
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -28,8 +27,8 @@ from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 from dart_streams.visible_text import escape_unseen
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[4]
 HOSTILE = {
     "a title": "\x1b]0;owned\x07",
     "the clipboard": "\x1b]52;c;cm0gLXJm\x07",

@@ -3,7 +3,6 @@
 import base64
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,14 +11,13 @@ from hypothesis import strategies as st
 from dart_streams import actions
 from dart_streams.config import Config, Env, Osworld, load
 from dart_streams.config.tasks import Task
+from tests.sources import ROOT
 from workers.env.backends.desktop import adaptive, families
 from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.desktop.inputs import input_events, touch_events
 from workers.env.backends.desktop.problem import LARGE, PHONE, SessionOutcome
 from workers.env.backends.osworld.backend import OsworldBackend
 from workers.env.environment import EnvironmentFault
-
-ROOT = Path(__file__).parents[6]
 
 
 def encode(text: str) -> str:

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams import actions
+from tests.sources import ROOT
 from workers.env.backends.desktop import command_line, limits, sandbox
 from workers.env.backends.desktop.families import FAMILIES, problem_of
 from workers.env.backends.desktop.guest import keyboard, processes
 from workers.env.backends.desktop.inputs import input_events
 from workers.env.backends.desktop.problem import Element, MissingElement, SessionOutcome, find
 from workers.env.environment import EnvironmentFault
-
-ROOT = Path(__file__).parents[6]
 
 
 def test_what_an_action_presses_it_releases_in_reverse():

@@ -3,18 +3,17 @@
 import os
 import re
 import zipfile
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from dart_streams.config import load, parse, tasks
 from dart_streams.errors import ConfigError, ServiceUnavailable
+from tests.sources import ROOT
 from workers.env.backends.phone import installation, process
 from workers.env.backends.phone.families import FAMILIES, SETTINGS, SIZES, make_state, problem_of
 from workers.env.environment import EnvironmentFault
 
-ROOT = Path(__file__).parents[6]
 SEEDS = range(50)
 
 
