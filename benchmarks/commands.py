@@ -118,24 +118,6 @@ def browser(
 
 
 @app.command()
-def screenshots(
-    pictures: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Pictures. \\[default: those recorded by `bench learning`]", exists=True),
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the recorded screens.")] = Path(".dart/bench"),
-    rounds: Annotated[int, typer.Option(help="Rounds over all pictures.", min=1)] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Bytes of a screenshot as PNG, WebP and JPEG, and CPU time to make it, decoding and scaling included."""
-    from benchmarks import screenshot_formats
-    from dart_streams.config.rollout import Policy
-
-    data = [path.read_bytes() for path in pictures or ()] or screenshot_formats.recorded_pictures(folder)
-    terminal.show(screenshot_formats.measure(data, Policy(), rounds), as_json=as_json, title="screenshots by format")
-
-
-@app.command()
 def desktops(
     slots: Annotated[int, typer.Option(help="Concurrent desktops.", min=1)] = 8,
     episodes: Annotated[int, typer.Option(help="Episodes per desktop.", min=1)] = 6,

@@ -15,7 +15,6 @@ import torch
 
 from benchmarks.learning import policy, results, screens, variants
 from benchmarks.learning.circle import LearningCircle
-from benchmarks.learning.compression import compress_recording
 from benchmarks.learning.episodes import play, single_order
 from benchmarks.learning.results import TEMPERATURES, CurvePoint, Evaluated, LearningRun
 from dart_streams.config import Config, tasks
@@ -89,9 +88,8 @@ class Player:
         """Make one run."""
         started = time.process_time()
         task_set = tasks.load(Path(config.tasks.file))
-        recording = compress_recording(self.recording, config)
-        folder = policy.warm_policy(config, task_set, recording, self.file.parent)
-        circle = LearningCircle(config, task_set, recording, folder, seed)
+        folder = policy.warm_policy(config, task_set, self.recording, self.file.parent)
+        circle = LearningCircle(config, task_set, self.recording, folder, seed)
         if folder not in self.before:
             self.before[folder] = [evaluate(circle, temperature) for temperature in TEMPERATURES]
             self.train_before[folder] = evaluate_training(circle)

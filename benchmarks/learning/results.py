@@ -12,10 +12,7 @@ from dart_streams.config import Config
 from dart_streams.config.deployment import Tasks
 
 SOURCES = (
-    *(
-        f"benchmarks/learning/{name}.py"
-        for name in ("circle", "compression", "episodes", "network", "play", "policy", "screens")
-    ),
+    *(f"benchmarks/learning/{name}.py" for name in ("circle", "episodes", "network", "play", "policy", "screens")),
     "dart_streams/actions",
     "dart_streams/curation",
     "dart_streams/policy",

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import typer
-from PIL import Image
 
 from benchmarks import command_line, commands
 from tests.command_line import invoke, invoke_json
@@ -20,7 +19,6 @@ SMALL = {
     "bundle": "{folder}/bundle.dart --trajectories 200 --tasks 10 --slots 4",
     "simulate": "--envs 8 --hours 1 --seeds 1",
     "routing": "--slots 8 --workers 2 --hours 1 --seeds 1",
-    "screenshots": "{folder}/screen.png",
     "fuzz": "records --minutes 0.01 --folder {folder}",
 }
 """Commands without services, and the arguments of a small size."""
@@ -41,7 +39,6 @@ def test_each_command_can_print_json(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_command_without_services_measures_a_small_size(name, tmp_path):
-    Image.effect_noise((64, 48), 80).convert("RGB").save(tmp_path / "screen.png")
     assert invoke_json("bench", name, *SMALL[name].format(folder=tmp_path).split())
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import screenshot_formats
 from benchmarks.learning import report, results, screens, variants
-from benchmarks.learning.compression import compress_recording
 from benchmarks.learning.episodes import RecordedEpisode, play, play_demonstration, single_order
 from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
@@ -20,7 +18,6 @@ from dart_streams.config.tables import key_values
 from dart_streams.episodes.guidance import recorded_answers
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.pictures import facts_of
 from tests import events
 from tests.unit.benchmarks import learning_pages
 from topics.action_requests import ActionRequest
@@ -32,7 +29,6 @@ TASKS = learning_pages.task_set()
 RECORDING = learning_pages.recording(TASKS)
 POLICY = parse({"policy": {"max_images": 1}}).policy
 BESIDE = Click(0, 0)
-SCREENSHOTS = variants.FILE.with_name("screenshots.toml")
 
 
 def test_each_shipped_curation_variant_disables_just_its_rule():
@@ -150,40 +146,6 @@ def test_a_click_that_was_not_recorded_is_refused():
     recording = screens.Recording({task: screens.RecordedProblem("", {"": unclicked})}, {})
     with pytest.raises(UserError, match="is not recorded"):
         recording.act(task, "", Click(*(unclicked.oracle or BESIDE)))
-
-
-def test_compressed_recordings_have_the_same_problems_on_other_pictures():
-    made = compress_recording(RECORDING, parse({"env": {"screenshots": {"format": "webp"}}}))
-    assert compress_recording(RECORDING, parse({})) is RECORDING
-    shown = {state.screen.sha256: state.screen for each in made.problems.values() for state in each.states.values()}
-    assert shown.keys() == made.images.keys()
-    for ref in shown.values():
-        assert facts_of(made.images[ref.sha256]) == ("image/webp", ref.width, ref.height)
-        assert ref.media_type == "image/webp"
-    for name, problem in RECORDING.problems.items():
-        for place, state in problem.states.items():
-            again = made.problems[name].states[place]
-            assert (again.parts, again.clicks, again.oracle) == (state.parts, state.clicks, state.oracle)
-    small = parse({"env": {"screenshots": {"format": "webp"}}, "policy": {"min_pixels": 784, "max_pixels": 12544}})
-    with pytest.raises(UserError, match="max_pixels"):
-        compress_recording(RECORDING, small)
-
-
-def test_compressed_variants_differ_in_their_screenshots_alone():
-    found = {name: msgspec.to_builtins(config) for name, config in variants.read(SCREENSHOTS).items()}
-    base = found.pop("base")
-    for name, own in found.items():
-        assert differing(base, own) == {"env"}
-        assert differing(base["env"], own["env"]) == {"screenshots"}, name
-
-
-def test_costs_of_formats_are_ratios_to_png():
-    found = screenshot_formats.measure([*RECORDING.images.values()][:2], POLICY)
-    costs = {(cost.format, cost.quality): cost for cost in found}
-    assert list(costs) == list(map(tuple, screenshot_formats.FORMATS))
-    assert costs["png", 0].bytes_to_png == costs["png", 0].time_to_png == 1
-    assert costs["jpeg", 30].kb < costs["jpeg", 90].kb
-    assert all(cost.pictures == 2 and cost.encode_ms > 0 for cost in found)
 
 
 def test_a_recording_round_trips_and_a_missing_one_is_refused(tmp_path: Path):
