@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests import fork_server
-from tests.fork_server import PROGRAM, Forked
+from tests.fork_server import Forked
 
 SHOW = """
 import json, os, signal, sys, threading
@@ -68,10 +67,3 @@ def test_a_forked_program_is_none_of_the_others_and_takes_no_orphan(tmp_path: Pa
     left = psutil.Process(int(orphan.stdout))
     assert left.ppid() != os.getpid()
     left.kill()
-
-
-def test_the_command_line_runs_forked_as_it_does_alone():
-    forked = fork_server.run([PROGRAM, "config", "check", "no.toml"], timeout=BOUND_S)
-    alone = subprocess.run([PROGRAM, "config", "check", "no.toml"], capture_output=True, timeout=BOUND_S, check=False)
-    assert (forked.returncode, forked.stdout, forked.stderr) == (alone.returncode, alone.stdout, alone.stderr)
-    assert forked.returncode == 2
