@@ -34,8 +34,9 @@ from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.backends.desktop.families import FAMILIES
 from workers.env.backends.desktop.problem import LARGE
 from workers.env.backends.desktop.sandbox import Sandbox
-from workers.env.backends.desktop.syscall_filter import ARCHITECTURES
+from workers.env.backends.desktop.syscall_filter import REFUSED
 from workers.env.environment import EnvironmentFault
+from workers.env.foreign_process import CALLS
 
 BOUND_S = 180.0
 SEEDS = 2
@@ -314,7 +315,7 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
     secret.chmod(0o644)
     listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    refused = ARCHITECTURES[platform.machine()].refused.values()
+    refused = [numbers[list(CALLS).index(platform.machine())] for numbers in REFUSED.values()]
     probe = (
         PROBE.replace("REFUSED", ", ".join(map(str, refused)))
         .replace("PORT", str(port))

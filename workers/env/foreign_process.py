@@ -51,6 +51,8 @@ X32 = 0x40000000
 """The first of x86-64's second list of calls."""
 LOAD, EQUAL, AT_LEAST, AND, RETURN, ALLOW, ERRNO = 0x20, 0x15, 0x35, 0x54, 0x06, 0x7FFF0000, 0x00050000
 """Codes and results of a filter."""
+Step = tuple[int, int, int, int]
+"""Of a filter: its code, how many steps are skipped if it holds and if it does not, and its value."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -103,11 +105,18 @@ def forbid_files(readable: Iterable[str], folder: str) -> None:
     check(libc.syscall(RESTRICT_SELF, rules, 0))
 
 
+def own_calls(audit: int) -> list[Step]:
+    """Return the begin of a filter, which refuses calls of other architectures, and leaves the call's number."""
+    return [
+        *((LOAD, 0, 0, 4), (EQUAL, 1, 0, audit), (RETURN, 0, 0, ERRNO | errno.ENOSYS)),
+        *((LOAD, 0, 0, 0), (AT_LEAST, 0, 1, X32), (RETURN, 0, 0, ERRNO | errno.ENOSYS)),
+    ]
+
+
 def call_filter(audit: int, open_socket: int, open_pair: int, limit: int, refused: Set[int]) -> bytes:
     """Return a filter of system calls: its sockets are connected to each other, and its calls concern itself."""
     steps = [
-        *((LOAD, 0, 0, 4), (EQUAL, 1, 0, audit), (RETURN, 0, 0, ERRNO | errno.ENOSYS)),
-        *((LOAD, 0, 0, 0), (AT_LEAST, 0, 1, X32), (RETURN, 0, 0, ERRNO | errno.ENOSYS)),
+        *own_calls(audit),
         *(step for one in refused for step in ((EQUAL, 0, 1, one), (RETURN, 0, 0, ERRNO | errno.EPERM))),
         *((EQUAL, 0, 4, limit), (LOAD, 0, 0, 16), (EQUAL, 1, 0, 0), (RETURN, 0, 0, ERRNO | errno.EPERM)),
         *((RETURN, 0, 0, ALLOW), (EQUAL, 1, 0, open_socket), (EQUAL, 0, 7, open_pair)),

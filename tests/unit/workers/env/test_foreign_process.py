@@ -1,15 +1,15 @@
 """Processes that run foreign content: what they reach of this machine, and the priority of their sessions."""
 
-import errno
+import functools
 import json
 import os
 import socket
-import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import call_filters
 from workers.env import foreign_process
 
 ATTEMPTS = """
@@ -83,27 +83,15 @@ def test_a_confined_process_reaches_its_own_folder_and_its_pages_alone(tmp_path:
 @pytest.mark.parametrize("machine", foreign_process.CALLS)
 def test_a_filter_knows_the_calls_of_its_machine(machine):
     audit, open_socket, open_pair, limit, calls = foreign_process.CALLS[machine]
-    steps = [*struct.iter_unpack("=HBBI", foreign_process.call_filter(*foreign_process.CALLS[machine]))]
-
-    def answer(number: int, first: int = 0, second: int = 0, of: int = audit) -> str:
-        call, value, place = {0: number, 4: of, 16: first, 24: second}, 0, 0
-        while True:
-            code, if_true, if_false, given = steps[place]
-            if code == foreign_process.RETURN:
-                return errno.errorcode.get(given - foreign_process.ERRNO, "")
-            value = call[given] if code == foreign_process.LOAD else value
-            value = value & given if code == foreign_process.AND else value
-            holds = value == given if code == foreign_process.EQUAL else value >= given
-            jumps = code in (foreign_process.EQUAL, foreign_process.AT_LEAST)
-            place += 1 + jumps * (if_true if holds else if_false)
-
+    code = foreign_process.call_filter(*foreign_process.CALLS[machine])
+    answer = functools.partial(call_filters.answer, code, audit)
     closing = socket.SOCK_STREAM | socket.SOCK_CLOEXEC
     for call in (open_socket, open_pair):
         assert answer(call, socket.AF_UNIX, closing) == answer(call, socket.AF_UNIX, socket.SOCK_SEQPACKET) == ""
         assert answer(call, socket.AF_UNIX, socket.SOCK_DGRAM) == answer(call, socket.AF_INET, 1) == "EAFNOSUPPORT"
     assert [answer(limit), answer(limit, 1), answer(0)] == ["", "EPERM", ""]
     assert {answer(number) for number in calls} == {"EPERM"}
-    assert answer(foreign_process.X32 + open_socket) == answer(0, of=1) == "ENOSYS"
+    assert answer(foreign_process.X32 + open_socket) == call_filters.answer(code, 1, 0) == "ENOSYS"
 
 
 def test_a_session_gives_way_to_the_others():
