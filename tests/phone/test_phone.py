@@ -270,6 +270,8 @@ async def test_a_phone_ends_with_its_standard_input(backend):
     environment = await backend.open(task("note"))
     await environment.reset(task("note"))
     process, folder = environment.phone.process, environment.phone._folder
+    status = await asyncio.to_thread(Path(f"/proc/{process.pid}/status").read_text)
+    assert "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status, "it is confined"
     process.stdin.close()
     await asyncio.wait_for(process.wait(), 300)
     assert [path.name for path in await asyncio.to_thread(lambda: list(folder.iterdir()))] == ["log"]

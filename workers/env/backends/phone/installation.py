@@ -57,6 +57,11 @@ def build(jars: Path, folder: Path) -> None:
     for archive in jars.glob("*.aar"):
         with zipfile.ZipFile(archive) as content:
             (folder / f"{archive.stem}.jar").write_bytes(content.read("classes.jar"))
+    (folder / "native").mkdir()
+    with zipfile.ZipFile(next(jars.glob("conscrypt-openjdk-uber-*.jar"))) as content:
+        for name in content.namelist():
+            if name.endswith(".so"):  # Unpacked by Java, it would need another mode, which a phone can't set.
+                (folder / "native" / Path(name).name).write_bytes(content.read(name))
     for archive in jars.glob(NATIVE):
         copy_used_parts(archive, folder / archive.name)
     compiler = next(jars.glob("ecj-*.jar"))

@@ -13,9 +13,9 @@ import msgspec
 
 from dart_streams.config.text import MALFORMED
 from dart_streams.java import SHARED_JARS, find_java, jar_folder
-from workers.env.backends.phone.installation import class_path
+from workers.env.backends.phone.installation import built_folder, class_path
 from workers.env.environment import EnvironmentFault
-from workers.env.foreign_process import login_variables, lower_session
+from workers.env.foreign_process import confined_command, login_variables, lower_session
 
 NICE = 2
 """Below policy and trainer, as a slow phone delays one episode only; a start still gets on beside them."""
@@ -116,9 +116,16 @@ class PhoneProcess:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _command(self) -> list[str]:
-        java = ["nice", "-n", str(NICE), str(find_java()), *OPTIONS, f"-Djava.io.tmpdir={self._folder}"]
-        java.append(f"-Drobolectric.dependency.dir={jar_folder('phone', SHARED_JARS)}")
-        return [*java, "-cp", ":".join(map(str, class_path())), "dart.phone.PhoneServer"]
+        program, jars, built = find_java().resolve(), jar_folder("phone", SHARED_JARS), built_folder()
+        folders = {
+            "java.io.tmpdir": self._folder,
+            "robolectric.dependency.dir": jars,
+            "java.library.path": built / "native",
+        }
+        java = [str(program), *OPTIONS, *(f"-D{name}={folder}" for name, folder in folders.items())]
+        phone = [*java, "-cp", ":".join(map(str, class_path())), "dart.phone.PhoneServer"]
+        settings = {path.resolve().parent for path in (program.parents[1] / "conf").rglob("*")}  # Debian's are in /etc.
+        return ["nice", "-n", str(NICE), *confined_command(phone, (jars, built, *settings), self._folder)]
 
     def _log_end(self) -> str:
         """Return the last of what the process logged."""
