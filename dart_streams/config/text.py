@@ -10,6 +10,8 @@ from dart_streams.errors import ConfigError
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding bytes raises: for another form, no UTF-8, or too deep a nesting. msgspec declares the first alone."""
 
+MOST_VALUES = 500_000
+
 T = TypeVar("T")
 
 OTHER_MARKS = (
@@ -19,6 +21,12 @@ OTHER_MARKS = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 """Byte order marks of other encodings, the longer ones first."""
+
+
+def raise_if_dense(text: bytes) -> None:
+    """Raise DecodeError for JSON of more than :data:`MOST_VALUES` values: each of two bytes takes 70 when decoded."""
+    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise msgspec.DecodeError(f"JSON has more than {MOST_VALUES} values")
 
 
 def text_of(content: bytes, source: str, first_line: int = 1) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from dart_streams.config.text import MALFORMED, raise_if_dense
 from dart_streams.deadline import Deadline
 from workers.env.environment import EnvironmentFault
 
@@ -100,10 +101,11 @@ class Connection:
         return value
 
     def decode(self, path: str, answer: bytes, kind: Any) -> Any:
-        """Decode a JSON response as a ``kind``; raise EnvironmentFault if it is invalid."""
+        """Decode a JSON response as a ``kind``; raise EnvironmentFault if it is invalid or has too many values."""
         try:
-            return msgspec.convert(json.loads(answer), kind)
-        except (ValueError, RecursionError) as error:
+            raise_if_dense(answer)
+            return msgspec.convert(json.loads(answer), kind)  # Names of files may have halves of surrogate pairs.
+        except (ValueError, *MALFORMED) as error:
             raise EnvironmentFault(f"{self.at(path)} returns an invalid response: {error}: {excerpt(answer)}") from None
 
     def _client(self) -> aiohttp.ClientSession:
@@ -113,6 +115,8 @@ class Connection:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(force_close=True, limit=0),
                 headers=self.headers,
+                skip_auto_headers=("Accept-Encoding",),
+                auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session

@@ -20,8 +20,8 @@ PHONE_QUIET_S = 0.25
 """Time without computing or drawing after which a phone is at rest: its applications have timers of 0.1 s."""
 
 SPACE = "https://accessibility.ubuntu.example.org/ns"
-TREE_CHARACTERS = 2**23
-PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
+TREE_CHARACTERS = 2**21
+PAIR = re.compile(r"\((-?\d{1,9}), (-?\d{1,9})\)")
 Content = str | list[str] | bool | None
 """Content of a watched path: a file's bytes in base64, a folder's names, None if it does not exist, or True if it
 exists but cannot be read or is too large."""

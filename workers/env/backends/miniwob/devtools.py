@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.background import cancel_tasks
-from dart_streams.config.text import MALFORMED
+from dart_streams.config.text import MALFORMED, raise_if_dense
 from workers.env.environment import EnvironmentFault
 
 MESSAGE_BYTES = 64 * 1024 * 1024
@@ -164,6 +164,7 @@ class DevTools:
             while True:
                 received = await self._reader.readuntil(b"\0")
                 self._received_s = asyncio.get_running_loop().time()
+                raise_if_dense(received)
                 self._dispatch(self._decoder.decode(received[:-1]))
         except (EOFError, OSError, asyncio.LimitOverrunError, *MALFORMED):
             pass

@@ -90,3 +90,10 @@ async def test_another_call_is_not_repeated():
         await leaving(1, reject(LEFT[0])).call("Page.navigate", "page")
     with pytest.raises(Rejected):
         await leaving(1, reject("Internal error")).call("Page.captureScreenshot", "page")
+
+
+async def test_an_answer_of_a_million_values_ends_the_connection():
+    """Each takes 70 bytes and a third of a microsecond, in the loop of all slots."""
+    browser = ScriptedBrowser(lambda *_: {"values": [[]] * 10**6})
+    with pytest.raises(EnvironmentFault, match="the browser is gone"):
+        await DevTools(browser.reader, browser, 60.0).call("Runtime.evaluate", "page")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -48,10 +49,26 @@ async def test_what_is_no_screen_is_a_fault_that_says_what_came(answer, why):
 
 
 @pytest.mark.parametrize(
-    "text", ["no JSON", "[" * 5000, "[]", '{"width": 0, "height": 3}', '{"width": "a", "height": 3}', "null"]
+    "text",
+    [
+        "no JSON",
+        "[" * 5000,
+        f"[{'[],' * 2**19}0]",
+        "[]",
+        '{"width": 0, "height": 3}',
+        '{"width": "a", "height": 3}',
+        "null",
+    ],
 )
 async def test_an_answer_of_another_form_is_a_fault(text):
     async with machine(always(lambda: web.Response(text=text))) as client:
+        with pytest.raises(EnvironmentFault, match="/screen_size returns"):
+            await client.screen_size()
+
+
+async def test_a_compressed_answer_is_not_expanded():
+    bomb = web.Response(body=gzip.compress(bytes(2**26)), headers={"Content-Encoding": "gzip"})
+    async with machine(always(lambda: bomb)) as client:
         with pytest.raises(EnvironmentFault, match="/screen_size returns"):
             await client.screen_size()
 
