@@ -77,6 +77,15 @@ async def test_it_sees_programs_and_its_own_files_and_changes_copies_only(judge:
     assert await judge.score(SAME) == await judge.score(SAME, name="other") == 1
 
 
+async def test_all_evaluations_share_one_bound_on_memory(judge: Judge):
+    group = judge.evaluators._group
+    if not group.folders:
+        pytest.skip("this system gives no control groups")
+    limits = [folder / name for folder in group.folders for name in ("memory.max", "memory.limit_in_bytes")]
+    assert [int(path.read_text()) for path in limits if path.exists()] == [sidecar.MEMORY_MB * 2**20]
+    assert group.bounded
+
+
 async def test_it_writes_no_result_of_another_and_ends_no_other(judge: Judge):
     process = await judge.process()
     free, judge.machine.free = judge.machine.free, asyncio.Event()

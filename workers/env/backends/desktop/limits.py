@@ -99,10 +99,10 @@ class ControlGroup(msgspec.Struct, frozen=True):
                 await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def make_group(root: Path = ROOT) -> ControlGroup:
+def make_group(root: Path = ROOT, memory_mb: int = MEMORY_MB) -> ControlGroup:
     """Create a group with its limits in the hierarchies that allow it."""
     name = f"{PREFIX}{os.getpid()}-{next(_number)}"
-    hierarchies = version_2(root, name) if is_version_2(root) else version_1(root, name)
+    hierarchies = (version_2 if is_version_2(root) else version_1)(root, name, memory_mb)
     folders: list[Path] = []
     for folder, bounds in hierarchies.items():
         try:
@@ -136,7 +136,7 @@ def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
             remove_folder(folder)
 
 
-def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
+def version_1(root: Path, name: str, memory_mb: int) -> dict[Path, dict[str, str]]:
     """Return the folders and limits of version 1."""
     quota = {
         "cpu.cfs_period_us": str(PERIOD_US),
@@ -144,17 +144,17 @@ def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
         "cpu.shares": str(SHARES),
     }
     return {
-        root / "memory" / name: {"memory.limit_in_bytes": str(MEMORY_MB * 2**20)},
+        root / "memory" / name: {"memory.limit_in_bytes": str(memory_mb * 2**20)},
         root / "pids" / name: {"pids.max": str(PROCESSES)},
         root / "cpu" / name: quota,
         root / "cpuacct" / name: {},
     }
 
 
-def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
+def version_2(root: Path, name: str, memory_mb: int) -> dict[Path, dict[str, str]]:
     """Return the folder and limits of version 2, beside this worker's group."""
     bounds = {
-        "memory.max": str(MEMORY_MB * 2**20),
+        "memory.max": str(memory_mb * 2**20),
         "pids.max": str(PROCESSES),
         "cpu.max": f"{PROCESSORS * PERIOD_US} {PERIOD_US}",
         "cpu.weight.nice": str(NICE),

@@ -18,7 +18,7 @@ import msgspec
 from dart_streams.background import cancel_tasks
 from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.desktop import command_line, sandbox, syscall_filter
+from workers.env.backends.desktop import command_line, limits, sandbox, syscall_filter
 from workers.env.backends.osworld.evaluator_cache import EvaluatorCache
 from workers.env.backends.osworld.evaluator_ports import ForwardedPorts
 from workers.env.backends.osworld.machine import MachineEndpoint
@@ -43,6 +43,8 @@ main()
 """
 """Imports the modules of one program only: its environment lacks the project's libraries."""
 LINE_BYTES = 2**24
+MEMORY_MB = 6144
+"""Of all evaluations of a worker together, where the system has control groups."""
 CPU_SHARE = 0.5
 """Share of an evaluation's time in which it may compute; more is taken for the work of a file."""
 
@@ -85,6 +87,7 @@ class EvaluatorSidecar:
         self.user: int | None = None
         self.ready = SidecarReady()
         self.process: asyncio.subprocess.Process | None = None
+        self._group = limits.ControlGroup()
         self._error_lines: deque[str] = deque(maxlen=20)
         self._waiting: dict[int, tuple[asyncio.Future[SidecarReply], ForwardedPorts]] = {}
         self._listeners: socket.socket | None = None
@@ -161,7 +164,9 @@ class EvaluatorSidecar:
             if self.package is not None:
                 command.append(str(self.package.parent.absolute()))
                 readable.append(self.package)
+            self._group = limits.make_group(memory_mb=MEMORY_MB)
             self.process = await asyncio.create_subprocess_exec(
+                *self._group.command(),
                 *confine_command(command, readable, self.cache, self.user),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.PIPE,
@@ -233,6 +238,7 @@ class EvaluatorSidecar:
     async def _kill(self) -> None:
         if self.process is not None:
             await end_process(self.process)
+        await self._group.remove()
         await cancel_tasks(*self._readers)
         if self._listeners is not None:
             asyncio.get_running_loop().remove_reader(self._listeners)
