@@ -93,7 +93,9 @@ class CheckpointStore:
     def _patiently(self, act: Callable[[Storage], Item], name: str = "") -> Item:
         """Return the result of ``act`` on the store or a checkpoint's folder, retried while it is unreachable."""
         deadline = Deadline(STORE_TIMEOUT_S)
-        retrying = retry_arguments(deadline, RETRY_INTERVAL_S, "checkpoint store", _is_away, _as_unavailable)
+        retrying = retry_arguments(
+            deadline, RETRY_INTERVAL_S, "checkpoint store", lambda e: isinstance(e, StorageUnreachable), _as_unavailable
+        )
         stop = self.stop
         retrying |= {"sleep": stop.wait, "stop": lambda _: deadline.expired or stop.is_set()}
 
@@ -104,10 +106,6 @@ class CheckpointStore:
 
         found: Item = Retrying(**retrying)(reach)
         return found
-
-
-def _is_away(error: BaseException) -> bool:
-    return isinstance(error, StorageUnreachable)
 
 
 def _as_unavailable(error: BaseException) -> ServiceUnavailable:

@@ -20,8 +20,5 @@ class Recordings(msgspec.Struct):
 
 def note_recording(own: Own, event: object) -> None:
     """Remember the first success of a task; one of a guided rollout has steps that are not the policy's."""
-    solved = isinstance(event, DemonstrationFinish) or (
-        isinstance(event, TaskFinish) and event.success and not event.guided
-    )
-    if solved and isinstance(event, DemonstrationFinish | TaskFinish):
+    if isinstance(event, DemonstrationFinish) or (isinstance(event, TaskFinish) and event.success and not event.guided):
         own.memory.trajectories.setdefault(event.task_id, event.trajectory_id)

@@ -3,6 +3,7 @@
 A kind has a login of its own. Environment workers show web pages, so theirs opens the least.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
@@ -227,11 +228,12 @@ def acls_of(right: AccessRight) -> list[ACL]:
         ResourceType[right.resource.upper()], right.name, ACLResourcePatternType[right.pattern.upper()]
     )
     return [
-        ACL(right.principal, "*", ACLOperation[camel_to_constant(name)], ACLPermissionType.ALLOW, resource)
+        ACL(
+            right.principal,
+            "*",
+            ACLOperation[re.sub("(?<!^)(?=[A-Z])", "_", name).upper()],
+            ACLPermissionType.ALLOW,
+            resource,
+        )
         for name in right.operations
     ]
-
-
-def camel_to_constant(name: str) -> str:
-    """Return ``ALTER_CONFIGS`` for ``AlterConfigs``."""
-    return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in name).removeprefix("_")

@@ -101,7 +101,7 @@ def delete_file(rng: random.Random) -> Problem:
         names,
         expected={FOLDER: sorted(set(names) - {chosen})},
         unexpected=TRASH,
-        oracle=in_turn(hold(chosen), press_tool(DELETE), confirm_deletion),
+        oracle=in_turn(hold(chosen), press_tool(DELETE), press("push button")),
     )
 
 
@@ -238,11 +238,6 @@ def press_tool(place: int) -> Callable[[Elements], Action]:
         return shown[place].click()
 
     return action
-
-
-def confirm_deletion(elements: Elements) -> Action:
-    """Press the first button of the question above the files."""
-    return find(elements, "push button").click()
 
 
 def open_row(key: str) -> Callable[[Elements], Action]:
