@@ -77,8 +77,9 @@ class RestoredState(msgspec.Struct):
     diverged: int | Place | None = None
 
 
-MOST_STATE_BYTES = 2**25
-"""Largest state of a snapshot, as far as a consumer expands any batch. A larger state is rebuilt from the topics."""
+MOST_STATE_BYTES, MOST_MEMORIES_BYTES = 2**25, 2**21
+"""Largest state of a snapshot, as far as a consumer expands any batch, and the memories of recipes in it: one byte of
+them may take 70 when decoded. A larger state is rebuilt from the topics."""
 
 
 class JournalGap(Exception):
@@ -111,6 +112,8 @@ def state_of(agent: Agent, snapshot: Snapshot) -> Any:
         encoded = expanding.decompress(snapshot.state, MOST_STATE_BYTES)
         if not expanding.eof:
             raise JournalGap(f"{agent.name}: a snapshot is cut off, or has a state above {MOST_STATE_BYTES} bytes")
+        if len(msgspec.msgpack.decode(encoded, type=dict[str, msgspec.Raw]).get("memories", b"")) > MOST_MEMORIES_BYTES:
+            raise JournalGap(f"{agent.name}: a snapshot has memories above {MOST_MEMORIES_BYTES} bytes")
         return msgspec.msgpack.decode(encoded, type=agent.state)
     except (zlib.error, *MALFORMED) as error:
         raise JournalGap(f"{agent.name}: a snapshot is damaged ({error})") from None

@@ -40,7 +40,7 @@ WINDOW_BYTES = 1 << 23
 """Largest decompression window, four times that of written bundles."""
 MOST_WHOLE = 1 << 24
 """Largest file of a run's folder, and largest directory, in bytes: they are read as a whole."""
-MOST_EXPANDED, MOST_RATIO = 1 << 25, 100
+MOST_EXPANDED, MOST_RATIO, ITEM_BYTES = 1 << 25, 100, 64
 """Bytes to which any bundle may expand, and a larger bundle's multiple of its own size: runs have up to 25."""
 ROOM = "DART_BUNDLE_BYTES"
 """Environment variable with the bytes to which a trusted bundle may expand beyond that."""
@@ -309,7 +309,7 @@ def read_directory(path: Path) -> Directory:
 
 def raise_if_too_large(path: Path, size: int, sections: Iterable[BundleSection]) -> None:
     """Raise :class:`BundleTooLarge` if a bundle of ``size`` bytes declares more than it may expand to."""
-    declared = sum(section.raw_size + 4 * section.items for section in sections)
+    declared = sum(section.raw_size + ITEM_BYTES * section.items for section in sections)
     if declared <= max(MOST_EXPANDED, MOST_RATIO * size):
         return
     allowed = os.environ.get(ROOM, "")

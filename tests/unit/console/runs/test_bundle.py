@@ -154,15 +154,22 @@ def test_small_items_are_not_unpacked_beyond_what_the_bundle_declares(tmp_path: 
     lying = hostile(tmp_path / "lie.dart", JOURNAL, "lines", content, {"items": 48, "raw_size": 0})
     with memory_below(16):
         with pytest.raises(
-            bundles.BundleTooLarge, match="Only if you trust who made it, set DART_BUNDLE_BYTES=50331840"
+            bundles.BundleTooLarge, match="Only if you trust who made it, set DART_BUNDLE_BYTES=50334720"
         ):
             captured_journal(Bundle(path))
         with pytest.raises(BundleError, match=r"an item of 1048576 bytes, where 0 are the most"):
             list(Bundle(lying).lines(JOURNAL))
-    monkeypatch.setenv(bundles.ROOM, "50331840")
+    monkeypatch.setenv(bundles.ROOM, "50334720")
     assert sum(map(len, Bundle(path).lines(JOURNAL))) == 48 << 20, "it is trusted"
     with pytest.raises(bundles.BundleTooLarge, match="has 50331648 bytes, and such a file 16777216 at most"):
         captured_journal(Bundle(path))
+
+
+def test_empty_items_count_as_the_memory_that_they_take(tmp_path: Path):
+    with Writer(tmp_path / "run.dart", MANIFEST) as bundle:
+        bundle.section(JOURNAL, "lines", (b"" for _ in range(600_000)))
+    with pytest.raises(bundles.BundleTooLarge, match="expands to 38400000"):
+        Bundle(tmp_path / "run.dart")
 
 
 def test_a_large_bundle_may_expand_to_a_hundred_times_its_size(tmp_path: Path):
