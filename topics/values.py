@@ -11,8 +11,9 @@ from msgspec import Meta
 
 HEX = r"^[0-9a-f]*$(?!\n)"
 """Without the lookahead, Python's ``$`` admits a newline at the end."""
-IN_A_NAME = r"^(?!\.\.?(/|$)|.*/\.\.?(/|$))[^\x00-\x1f\x7f]*$(?!\n)"
-"""No control characters, and no ``.`` or ``..`` between slashes: so a path with it stays below its folder."""
+IN_A_NAME = r"^(?!/|\.\.?(/|$)|.*/(/|\.\.?(/|$)))[^\x00-\x1f\x7f]*$(?!\n)"
+"""No control characters, no slash at the start, nothing empty, ``.`` or ``..`` between slashes: so a path with it stays
+below its folder."""
 Name = Annotated[str, Meta(min_length=1, max_length=512, pattern=IN_A_NAME)]
 """An id or another name, such as the key of a record."""
 NoName = Annotated[str, Meta(max_length=512, pattern=IN_A_NAME)]

@@ -23,7 +23,7 @@ from topics.values import GroupSize, Sampling, Temperature, Version
 class Run(Section, frozen=True):
     """The supervised run."""
 
-    id: str = "default"
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$(?!\n)")] = "default"
     """The run's name; ``dart-streams run`` sets it in the resolved configuration that it writes."""
     state_dir: str = ".dart"
     """The folder of runs, policies and local services."""

@@ -238,7 +238,9 @@ def line_id(text: str) -> str:
 
 
 def image_bytes(folder: Path, name: str) -> bytes:
-    """Return the bytes of an image; raise :class:`InvalidRow` if it can't be read."""
+    """Return the bytes of an image below a folder; raise :class:`InvalidRow` if it can't be read, or is elsewhere."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise InvalidRow(f"image {name} is not below {folder}: copy it there")
     try:
         return (folder / name).read_bytes()
     except OSError as error:

@@ -10,7 +10,7 @@ from dart_streams.config.text import json_of, text_of
 from dart_streams.connection import auth
 from dart_streams.errors import ConfigError
 
-TOML = '[env]\nslots = 3\n[run]\nid = "é"\n'
+TOML = '[env]\nslots = 3\n[run]\nstate_dir = "é"\n'
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ TOML = '[env]\nslots = 3\n[run]\nid = "é"\n'
 def test_a_configuration_is_read_with_any_line_ends(tmp_path: Path, content: bytes):
     file = tmp_path / "c.toml"
     file.write_bytes(content)
-    assert (load(file).env.slots, load(file).run.id) == (3, "é")
+    assert (load(file).env.slots, load(file).run.state_dir) == (3, "é")
 
 
 @pytest.mark.parametrize(

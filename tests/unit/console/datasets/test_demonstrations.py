@@ -183,6 +183,8 @@ def test_json_lines_are_read_with_the_images_beside_them(tmp_path):
         ({**GOOD, "color": 1}, "set.jsonl:2: Object contains unknown field `color`"),
         ({**GOOD, "reward": 2}, "set.jsonl:2: Expected `float` <= 1"),
         ({**GOOD, "last_image": "7.png"}, "7.png: No such file"),
+        ({**GOOD, "last_image": "/etc/passwd"}, "set.jsonl:2: image /etc/passwd is not below"),
+        ({**GOOD, "last_image": "../1.png"}, "set.jsonl:2: image ../1.png is not below"),
         ({**GOOD, "last_image": "set.jsonl"}, "set.jsonl:2: an image is no screenshot: it can't be read"),
         ({**GOOD, "last_image": "thin.png"}, "set.jsonl:2: an image is no screenshot: it has 1x300 pixels"),
     ],
