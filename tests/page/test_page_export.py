@@ -125,5 +125,10 @@ async def test_what_it_has_not_is_a_sentence_and_nothing_can_be_sent_from_it(fil
 
 
 async def test_without_the_plot_library_it_still_opens(tmp_path: Path):
-    async with opened(await asyncio.to_thread(exported, tmp_path, None)) as page:
+    path = await asyncio.to_thread(exported, tmp_path, None)
+    planted = "<script src='data:text/javascript,window.planted=1'></script></body>"
+    path.write_text(path.read_text().replace("</body>", planted))
+    async with opened(path) as page:
         await page.until("document.body.innerText.includes('make setup')")
+        assert await page.js("typeof window.planted") == "undefined", "no script of the file's text runs"
+        page.errors.clear()

@@ -199,7 +199,7 @@ def render(files: Mapping[str, Asset], archive: Archive, run: str) -> str:
     opener = inlined.element("script", files[OPENER].data.decode())
     scripts, styles = (" ".join(inlined.hashes[kind]) for kind in ("script", "style"))
     policy = (
-        f"default-src 'none'; script-src {scripts} data:; style-src {styles}; "
+        f"default-src 'none'; script-src {scripts} 'strict-dynamic'; style-src {styles}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta charset="utf-8">\n  <meta http-equiv="Content-Security-Policy" content="{policy}">'
