@@ -200,12 +200,14 @@ def find_place(host: str, port: int) -> Place:
     A node listens if it has the host's address, and if no other process of its machine listens there. Raises
     :class:`UserError` for a public address: who reaches the rendezvous can run code as the trainer.
     """
-    family, *_, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    if ipaddress.ip_address(str(target[0]).partition("%")[0]).is_global:
-        raise UserError(
-            f"trainer.rendezvous: {host} is {target[0]}, a public address, and the rendezvous authenticates "
-            "nobody: name the node by its address in a private network or tunnel"
-        )
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    for *_, (address, *_) in found:
+        if ipaddress.ip_address(str(address).partition("%")[0]).is_global:
+            raise UserError(
+                f"trainer.rendezvous: {host} is {address}, a public address, and the rendezvous authenticates "
+                "nobody: name the node by its address in a private network or tunnel"
+            )
+    family, *_, target = found[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)  # Sends nothing.
         address = probe.getsockname()[0]

@@ -108,8 +108,11 @@ def test_a_rendezvous_that_is_no_node_is_named(host, monkeypatch):
         nodes.run_node(job_at(f"{host}:29400"), "-S", "-c", STARTED)
 
 
-@pytest.mark.parametrize("host", ["1.1.1.1", "2606:4700:4700::1111"])
-def test_a_rendezvous_on_a_public_address_is_refused(host):
+@pytest.mark.parametrize("host", ["1.1.1.1", "2606:4700:4700::1111", "of-two-addresses"])
+def test_a_rendezvous_on_a_public_address_is_refused(host, monkeypatch):
+    if host == "of-two-addresses":
+        found = [(socket.AF_INET, 2, 17, "", (address, 29400)) for address in ("10.0.0.1", "1.1.1.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     with pytest.raises(UserError, match=r"a public address, .* in a private network or tunnel"):
         nodes.find_place(host, 29400)
 
