@@ -39,7 +39,7 @@ COPY --from=page /jars /opt/venv/share/dart-streams/page
 RUN --mount=type=bind,from=wheel,target=/build \
     /build/usr/local/bin/uv pip install --offline --no-cache --no-deps --compile-bytecode \
         --python /opt/venv/bin/python /build/wheel/*.whl \
-    && mkdir -p .dart/page && chown -R dart .dart
+    && mkdir -p .dart/page .dart/env && chown -R dart .dart
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 USER dart
 # tini passes signals on, and reaps what a browser leaves.

@@ -61,6 +61,9 @@ def test_each_kind_of_process_has_its_own_secrets_and_pages_no_token(docker: Eng
     assert {name: folder.name for name, folder in folders.items()} == kinds
     assert all((folder / ".gitkeep").exists() for folder in folders.values()), "else the engine makes root's"
     assert {name for name, found in mounted.items() if "/app/.dart/page" in found} == {"ui", "before", "demo"}
+    assert mounted["env"]["/app/.dart"] == "env", "its files of the run are its own"
+    apart = {name: v for name, one in services for v in one.get("volumes", ()) if v["target"] == "/app/.dart/env"}
+    assert {name: v["read_only"] for name, v in apart.items()} == {"ui": True, "demo": True, "cli": True}
 
 
 def test_an_unknown_file_of_an_authority_is_named(docker: Engine):

@@ -138,9 +138,15 @@ def test_every_few_lines_of_up_have_the_address_of_the_page(stack: Stack, seen: 
     line = re.compile(rf"\| {re.escape(address)}\s*$", re.MULTILINE)
     wait_until(lambda: bool(line.search(demo.log())), "a line of the run with the address", UP_S)
     assert f"watch it at {address}" in demo.log()
+    assert "recipe dart: " in demo.log(), "how its settings differ from the paper's"
     searched = ("sh", "-c", f"grep -rl {address.rpartition('=')[2]} /app /tmp || true")
     found = {name: stack.engine.docker("exec", stack.containers(name)[0]["Id"], *searched) for name in ("ui", "env")}
     assert found == {"ui": "/app/.dart/page/ui.json\n", "env": ""}, "who plays foreign pages has no token"
+    own, read = ("sh", "-c", "ls .dart/runs/*"), ("sh", "-c", "ls .dart/env/runs/*/traces")
+    files = [
+        stack.engine.docker("exec", stack.containers(name)[0]["Id"], *ls) for name, ls in (("env", own), ("ui", read))
+    ]
+    assert (set(files[0].split()), "env-" in files[1]) == ({"metrics", "traces"}, True), "nor anything else of the run"
 
 
 def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: Stack, seen: Witness, figures: Figures):
@@ -284,7 +290,7 @@ def test_verbs_of_the_service_cli_read_the_stack(stack: Stack):
     assert "weights" in stack.cli("trace", "v1")
     stack.cli("capture", "-o", ".dart/run.dart")
     assert "equal:" in stack.cli("replay", ".dart/run.dart")
-    asked = json.loads(stack.cli("replay", "--requests", "--json"))
+    asked = json.loads(stack.compose("run", "--rm", "-T", "rollout", "replay", "--requests", "--json"))
     assert sum(version["answers"] for version in asked["versions"]) > 0
 
 

@@ -19,7 +19,7 @@ from dart_streams.console.bundles.bundle_inputs import CONFIG, FILES, TASKS, TOK
 from dart_streams.console.bundles.progress import report_progress
 from dart_streams.console.lineage.traces import lines_in
 from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
-from dart_streams.console.runs.run_folder import format_toml
+from dart_streams.console.runs.run_folder import exported_files, format_toml
 from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing_topics, present_records
 from dart_streams.console.runs.token_texts import format_pieces, read_pieces
 from dart_streams.errors import UserError
@@ -82,7 +82,7 @@ def capture(
         if tokens:
             bundle.text(TOKENS, format_pieces(read_pieces(config, task_sets.load(Path(config.tasks.file))), tokens))
         if folder is not None:
-            if (folder / TRACES).is_dir():
+            if exported_files(folder / TRACES):
                 report(f"spans: {bundle.section(TRACES, 'lines', lines_in(folder / TRACES)).items}")
             write_files(bundle, folder)
         if store:
@@ -94,10 +94,11 @@ def capture(
 
 def write_files(bundle: Writer, folder: Path) -> None:
     """Write the journal, the report's figures and the metrics of a run's folder, as far as they exist."""
-    for path in (folder / "journal.json", folder / "report.json", *sorted(folder.glob("metrics/*.jsonl"))):
+    files = {name: folder / name for name in ("journal.json", "report.json")}
+    for name, path in (files | {f"metrics/{path.name}": path for path in exported_files(folder / "metrics")}).items():
         if path.is_file():
             with path.open("rb") as file:
-                bundle.section(f"{FILES}{path.relative_to(folder)}", "lines", file)
+                bundle.section(f"{FILES}{name}", "lines", file)
 
 
 def with_blobs(topic: str, records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:

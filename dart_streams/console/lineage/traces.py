@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.config.text import MALFORMED
+from dart_streams.console.runs.run_folder import exported_files
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.spans import SpanRef
@@ -89,7 +90,7 @@ def id_of(ref: SpanRef) -> str:
 
 def lines_in(folder: Path) -> Iterator[bytes]:
     """Yield the lines of a run's trace files."""
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in exported_files(folder):
         with path.open("rb") as file:
             yield from file
 

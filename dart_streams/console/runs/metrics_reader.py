@@ -14,8 +14,10 @@ from typing import Annotated, Self, TypeVar
 import msgspec
 
 from dart_streams.config.text import MALFORMED
+from dart_streams.console.runs.run_folder import exported_files
 
 T = TypeVar("T")
+LINE_BYTES = 2**22  # The rest of a longer line is read as another one, which has no form of ours.
 Series = tuple[str, str, float]
 """Process, attributes as JSON, and start of the process."""
 
@@ -107,7 +109,7 @@ class MetricsReader:
 
     def __init__(self, folder: Path | None) -> None:
         self.points: dict[str, dict[Series, list[ExportedPoint]]] = {}
-        for path in sorted(folder.glob("*.jsonl")) if folder is not None else ():
+        for path in exported_files(folder) if folder is not None else ():
             for line in read_lines(path, ExportedLine):
                 for point in decode_texts(line.points, ExportedPoint):
                     series = (line.process, json.dumps(point.attributes, sort_keys=True), point.start_ms)
@@ -164,7 +166,7 @@ class MetricsReader:
 def read_lines(path: Path, form: type[T]) -> Iterator[T]:
     """Yield a file's JSON lines of a form, without a truncated one."""
     with path.open("rb") as file:
-        yield from decode_texts(file, form)
+        yield from decode_texts(iter(lambda: file.readline(LINE_BYTES), b""), form)
 
 
 def decode_texts(texts: Iterable[bytes | msgspec.Raw], form: type[T]) -> Iterator[T]:

@@ -341,6 +341,15 @@ def all_runs(runs: Path) -> list[RunFolder]:
     return [RunFolder(file.parent) for file in files]
 
 
+def exported_files(folder: Path) -> list[Path]:
+    """Return the files of a run's `metrics` or `traces`, and those of workers apart, at `env`, but no link out."""
+    run = folder.parent
+    apart = run.parent.parent / "env"
+    others = [path.resolve() for path in (apart / "runs" / run.name / folder.name).glob("*.jsonl")]
+    own = {path for path in others if path.is_file() and path.is_relative_to(apart.resolve())}
+    return sorted(own.union(folder.glob("*.jsonl")))
+
+
 def newest_runs(runs: Path) -> str:
     """Return the newest run ids as text."""
     names = [folder.id for folder in all_runs(runs)]

@@ -23,13 +23,17 @@ def bundle_with(path: Path, **files: bytes) -> Bundle:
 
 
 def test_the_files_of_a_folder_come_back_as_they_were(tmp_path: Path):
-    folder = RunFolder(tmp_path / "one")
-    (folder.path / "metrics").mkdir(parents=True)
+    """Those of a worker whose state folder is apart, too; what it links there is not followed."""
+    folder, apart = RunFolder(tmp_path / "runs/one"), tmp_path / "env/runs/one/metrics"
+    for made in (folder.path / "metrics", apart):
+        made.mkdir(parents=True)
     journal = PhaseLog(outcome="complete").with_death("env-0", "exit code 1", "", 1)
     folder.write_journal(journal)
     write_json(folder.path / "report.json", {"train_steps": 3})
-    (folder.path / "metrics/env-0.jsonl").write_bytes(b"{}\n{}\n")
+    (folder.path / "metrics/rollout-0.jsonl").write_bytes(b"{}\n{}\n")
+    (apart / "env-0.jsonl").write_bytes(b"{}\n{}\n")
     (folder.path / "config.toml").write_text("secret")
+    (apart / "linked.jsonl").symlink_to(folder.path / "config.toml")
     with Writer(tmp_path / "run.dart", MANIFEST) as writer:
         capture.write_files(writer, folder.path)
     bundle = Bundle(tmp_path / "run.dart")
@@ -37,8 +41,9 @@ def test_the_files_of_a_folder_come_back_as_they_were(tmp_path: Path):
     again = RunFolder(tmp_path / "again")
     restore.write_files(again, bundle)
     written = {str(path.relative_to(again.path)) for path in again.path.rglob("*") if path.is_file()}
-    assert written == {"journal.json", "report.json", "metrics/env-0.jsonl"}
-    assert all((again.path / name).read_bytes() == (folder.path / name).read_bytes() for name in written)
+    assert written == {"journal.json", "report.json", "metrics/env-0.jsonl", "metrics/rollout-0.jsonl"}
+    given = {name: folder.path / name for name in written} | {"metrics/env-0.jsonl": apart / "env-0.jsonl"}
+    assert all((again.path / name).read_bytes() == given[name].read_bytes() for name in written)
 
 
 def test_a_file_that_no_run_has_is_not_written(tmp_path: Path):
