@@ -86,7 +86,7 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); \
 		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model cluster compose data desktops k8s k8s_cluster objects osworld adapters launch page path phone upgrade); \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model bench cluster compose data desktops faults/full k8s k8s_cluster objects osworld adapters launch page path phone upgrade); \
 		streams=$$?; wait $$!; units=$$?; cat $$output; rm $$output; \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model --ignore=tests/model/breadth; \
 		model=$$?; exit $$((streams || units || model))'
@@ -127,7 +127,7 @@ test-desktops: setup desktop ## Run the tests of desktops with real applications
 
 test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes and benchmarks.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		$(STREAMS)/python -m pytest -q tests/path/test_gui_actor_run.py tests/path/test_ui_tars_page.py; streams=$$?; \
+		$(STREAMS)/python -m pytest -q tests/bench tests/path/test_gui_actor_run.py tests/path/test_ui_tars_page.py; streams=$$?; \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth; \
 		model=$$?; exit $$((streams || model))'
 	@$(PASSED) $@

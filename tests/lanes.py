@@ -75,6 +75,7 @@ LANES = (
         "test-models",
         "if covered files changed",
         (
+            "tests/bench/",
             "tests/model/",
             "tests/path/",
             "trainer/",
@@ -82,8 +83,7 @@ LANES = (
             "dart_streams/recipes/",
             "dart_streams/console/sizing/",
             "workers/rollout/",
-            "benchmarks/gpu/",
-            "benchmarks/learning/",
+            "benchmarks/",
             "deploy/config/ui-tars/",
             "docs/how-to/ui-tars.md",
         ),

@@ -24,11 +24,11 @@ from tests.faults.circle import RESULTS
 from tests.faults.orderly_end import run_to_its_end, unwind_at_sigterm
 from tests.sources import ROOT
 
-WHOLE = "tests/faults/test_whole_circle.py"
-CIRCLES = "tests/faults/test_disturbed_circle.py"
+WHOLE = "tests/faults/full/test_whole_circle.py"
+CIRCLES = "tests/faults/full/test_disturbed_circle.py"
 DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_rule"
-OUTSIDERS = "tests/faults/test_outsiders.py"
-MODEL = "tests/faults/test_model_circle.py"
+OUTSIDERS = "tests/faults/full/test_outsiders.py"
+MODEL = "tests/faults/full/test_model_circle.py"
 ENGINE = "test_faults_of_engine_screenshots_and_weights_are_named_and_survived"
 TRAINER = "test_the_trainer_survives_network_and_disk_faults_and_names_torn_rows"
 ENVIRONMENTS = "test_broken_environments_cost_their_episodes_and_no_more"

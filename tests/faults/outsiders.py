@@ -24,7 +24,7 @@ from tests.faults import poison, scene
 from tests.faults.circle import POLL_S, Circle
 from tests.faults.invariants import read_lags
 from tests.worker_runs import throw_out
-from topics import ALL, BY_NAME, Topic, curation_log, trajectories
+from topics import ALL, BY_NAME, Topic, curation_log, observations, trajectories
 from topics.trajectories import Trajectory
 
 TAKE_S = 240.0
@@ -224,3 +224,61 @@ def every_topic_deleted(circle: Circle) -> None:
     bus = circle.config.bus
     with admin.connect(bus) as client:
         client.delete_topics([name for name in client.list_topics() if name.startswith(bus.prefix)])
+
+
+CAUSES: dict[str, Callable[[Circle], object]] = {
+    "orders taken": taken_by_a_stranger("rollout-orders", "env", 8),
+    "observations taken": taken_by_a_stranger("observations", "recorder", 45),
+    "numbers far ahead": numbers_far_ahead,
+    "header names": header_names_that_are_no_text,
+    "newer schema": newer_schema,
+    "observations removed": observations_removed,
+}
+UNREAD = frozenset(
+    {
+        "a finished trajectory lacks a step",
+        "a request has neither an action nor a time-out",
+        "the store is not what the log makes of it",
+    }
+)
+"""Rules that need each observation, in the log and read by the recorder."""
+
+
+def lost(running: Circle) -> int:
+    """Return how many orders have ended as lost."""
+    return sum(event.outcome == "lost" for event in read_events(running.config.bus, [trajectories.TOPIC]))
+
+
+def has_episode(running: Circle) -> bool:
+    """Return whether an episode is under way: its newest observation is not its end, and nothing said that it ended."""
+    bus = running.config.bus
+    ended = {event.order_id for event in read_events(bus, [trajectories.TOPIC])}
+    newest = {event.order.order_id: event.end for event in read_events(bus, [observations.TOPIC])}
+    return any(end is None for order, end in newest.items() if order not in ended)
+
+
+def heal(running: Circle, causes: Sequence[str]) -> None:
+    """Have each cause, and then offsets moved while the circle is down: it goes on, and counts the lost orders.
+
+    Rules that need each observation do not hold then.
+    """
+    running.loses_orders, running.excused = True, UNREAD
+    recovery = running.measured["recovery"] = {}
+    for name in causes:
+        CAUSES[name](running)
+        begin = time.monotonic()
+        running.goes_on(3)
+        recovery[name] = round(time.monotonic() - begin, 1)
+    running.measured["recovery_s"] = max(recovery.values())
+    running.until(lambda: lost(running) > 0, "an order that is found lost")
+    running.until(lambda: "records gone before they were read" in running.logs(), "the removed records are named")
+    running.until(lambda: "orders were lost" in running.console.read_text(), "the lost orders at the terminal")
+    for one in running.of_kind("rollout"):
+        one.suspend()  # So an episode is not over when all are killed.
+    running.until(lambda: has_episode(running), "an episode that waits for its policy")
+    running.kill_everything()
+    offsets_moved_to_the_end(running)
+    before = lost(running)
+    running.resume()
+    running.until(lambda: lost(running) > before, "the orders between old and new offsets are found")
+    running.goes_on(3)

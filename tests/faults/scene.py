@@ -259,6 +259,12 @@ def of(circle: Circle, site: Site, fault: Fault) -> float:
     return round(time.monotonic() - begin, 1)
 
 
+def endure(circle: Circle, site: Site, faults: Sequence[Fault]) -> None:
+    """Have each fault in turn, and note the seconds that the circle took to go on."""
+    circle.measured["recovery"] = {fault.name: of(circle, site, fault) for fault in faults}
+    circle.measured["recovery_s"] = max(circle.measured["recovery"].values())
+
+
 def every_fault(lasts_s: float) -> list[Fault]:
     """Return each fault that a run is expected to survive; those that stand still do so for ``lasts_s``."""
     return [

@@ -4,7 +4,6 @@ Usage: ``python -m tests.faults.supervised FOLDER`` with the folder of a run (ne
 real trainer.
 """
 
-import asyncio
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from rich.console import Console
 
 from dart_streams.console.launch import process_registry, processes
 from dart_streams.console.launch.run_start import write_report
-from dart_streams.console.launch.session import Session
+from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_folder import RunFolder
@@ -48,7 +47,7 @@ if __name__ == "__main__":
     process_registry.end_leftovers(folder.path.parent)
     try:
         with run_folder.lock_folder(folder.path):
-            asyncio.run(session_of(folder, Console(width=160)).run())
+            run_session(folder, lambda _: session_of(folder, Console(width=160)))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

@@ -1,96 +1,41 @@
-"""A circle with private services, networks and disks survives one fault after the other."""
+"""One circle with private services, networks and disks survives each kind of fault, and heals from outsiders.
+
+The tests are one story, in this order. ``tests/faults/full`` has each fault in a circle of its own, for longer.
+"""
 
 import json
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
+import psutil
 import pytest
 
-from dart_streams import crash_points
-from dart_streams.bus import admin
-from dart_streams.store import connect
 from tests.faults import outsiders, scene, soak
-from tests.faults.circle import KINDS, ROOT, WHOLE, Circle, circle, config_of
+from tests.faults.broken_environments import BROKEN, EPISODE_S, break_environments, breaking, check_breaks
+from tests.faults.circle import KINDS, Circle, circle, config_of
 from tests.faults.network import BROKER, DATABASE
-from tests.faults.scene import Fault, Site
-from topics import BY_NAME
+from tests.faults.scene import Site
 
 pytestmark = pytest.mark.timeout(3600)
-SHIFTED = ROOT / "tests" / "integration" / "shifted_clock.py"
-LASTS_S = 40.0 if WHOLE else 12.0
-SESSION_S = 25.0 if WHOLE else 12.0
+LASTS_S = 12.0
 """Longer than a broker's session with its controller (9 s): it is fenced meanwhile."""
-MINUTE_S = 60.0
-"""Longer than the clients of a service wait for it: a member of a group is thrown out, a worker gives up and ends."""
-
-CASES: dict[str, list[Fault]] = {
-    "frozen": [scene.frozen(kind, LASTS_S) for kind in ("env", "recorder", "rollout", "curator", "trainer", "monitor")],
-    "networks": [
-        *(
-            scene.cut(kind, BROKER, way, LASTS_S)
-            for kind, way in (("recorder", "in"), ("curator", "out"), ("env", "both"), ("rollout", "in"))
-        ),
-        *(scene.cut("recorder", DATABASE, way, LASTS_S) for way in ("in", "both")),
-    ],
-    "disks": [scene.run_disk_full(LASTS_S if WHOLE else 6.0), scene.log_disk_full(5.0)],
-    "services": [
-        scene.service_frozen("cassandra", LASTS_S),
-        scene.service_killed("cassandra", 3.0),
-        scene.service_killed("kafka", 3.0),
-    ],
-    "broker-frozen": [scene.service_frozen("kafka", SESSION_S)],
-    "frozen-services": [scene.service_frozen(name, MINUTE_S) for name in ("kafka", "cassandra")],
-    "topics": [scene.rebalance_storm(3), scene.PARTITIONS_DOUBLED, scene.topic_deleted(8.0)],
-}
-
-
-in_full = pytest.mark.skipif(not WHOLE, reason="set DART_SLOW_TESTS=1")
-SHORT = [
-    scene.Fault("republished", lambda circle, _: outsiders.every_record_again(circle, is_even), scene.nothing, 0.0),
-    *(CASES["networks"][place] for place in (0, 1, -1)),
-    *CASES["disks"],
-    *CASES["services"][:2],
-    *CASES["broker-frozen"],
-    *CASES["topics"][:2],
+FAULTS = [
+    scene.Fault(
+        "republished", lambda circle, _: outsiders.every_record_again(circle, lambda n: n % 2 == 0), scene.nothing, 0.0
+    ),
+    scene.cut("recorder", BROKER, "in", LASTS_S),
+    scene.cut("curator", BROKER, "out", LASTS_S),
+    scene.cut("recorder", DATABASE, "both", LASTS_S),
+    scene.run_disk_full(6.0),
+    scene.log_disk_full(5.0),
+    scene.service_frozen("cassandra", LASTS_S),
+    scene.service_killed("cassandra", 3.0),
+    scene.service_frozen("kafka", LASTS_S),
+    scene.rebalance_storm(3),
+    scene.PARTITIONS_DOUBLED,
 ]
-"""All kinds of faults in one circle of broken environments, which costs one start and one end."""
-if not WHOLE:
-    CASES = {"short": SHORT}
-RATE = 0.02
-"""The share of an environment's calls that raise, return NaN or hang."""
-EPISODE_S = 5.0
-"""How long a call that hangs holds its slot."""
-BROKEN = ("() raised ", "() returned nan", "straggler")
-
-
-def is_even(number: int) -> bool:
-    return number % 2 == 0
-
-
-def breaking(lethal: str = "") -> tuple[str, ...]:
-    """Return what precedes an environment worker's command line: its environments break."""
-    settings = json.dumps({"rate": RATE, "lethal": lethal, "healthy_s": 0.0})
-    return sys.executable, "-m", "tests.faults.disturbed_env", settings
-
-
-def break_environments(running: Circle, kinds: Sequence[str], deaths: Mapping[tuple[str, str], int]) -> None:
-    """Wait until environments have broken in each way and the circle goes on; only what ``deaths`` counts has died."""
-    log = running.made.path / "logs" / "env-0.log"
-    running.until(lambda: all(kind in log.read_text() for kind in kinds), "each kind of fault")
-    running.measured["recovery_s"] = round(running.goes_on(), 1)
-    assert {(one.process, one.reason): one.times for one in running.made.journal().deaths} == deaths
-
-
-def check_breaks(running: Circle, kinds: Sequence[str]) -> None:
-    """The report counts each kind of fault, and the episodes that they ended."""
-    report = json.loads((running.made.path / "report.json").read_text())
-    for kind in kinds:
-        assert any(kind in found for found in report["env_fault_kinds"]), report["env_fault_kinds"]
-    assert report["trajectories"]["by_outcome"]["env_error"] > 0
+CAUSES = ("orders taken", "numbers far ahead", "header names", "observations removed")
 
 
 @pytest.fixture(scope="module")
@@ -99,115 +44,49 @@ def site() -> Iterator[Site]:
         yield made
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_circle_goes_on_after_each_fault_and_keeps_every_rule(site: Site, case: str):
-    faults = [fault for fault in CASES[case] if not fault.reason]
-    if not faults:
-        pytest.skip(CASES[case][0].reason)
-    prefixes, env = site.prefixes, {}
-    if case == "short":
-        prefixes |= {"env": (*prefixes.get("env", ()), *breaking())}
-        env = {"episode_timeout_s": EPISODE_S}
-    with circle(config_of(site, site.folder, env=env), case, prefixes) as running:
-        if case == "short":
-            break_environments(running, BROKEN, {})
-        running.measured["recovery"] = {fault.name: scene.of(running, site, fault) for fault in faults}
-        running.measured["recovery_s"] = max(running.measured["recovery"].values())
-        used = soak.settled(running, site, time.monotonic(), slots=1)
-        assert set(used.usage) == {*KINDS, "supervisor"}, "what a soak bounds can be measured"
-        assert not soak.passed([used, used], slots=1)
-        running.is_killed_once_more_and_ends_well()
-        if case == "short":
-            check_breaks(running, BROKEN)
+@pytest.fixture(scope="module")
+def running(site: Site) -> Iterator[Circle]:
+    prefixes = site.prefixes | {"env": (*site.prefixes.get("env", ()), *breaking())}
+    with circle(config_of(site, site.folder, env={"episode_timeout_s": EPISODE_S}), "short", prefixes) as made:
+        yield made
 
 
-LETHAL = "simulated/box#3"
+def test_it_goes_on_after_each_fault(site: Site, running: Circle):
+    break_environments(running, BROKEN, {})
+    scene.endure(running, site, [fault for fault in FAULTS if not fault.reason])
+    used = soak.settled(running, site, time.monotonic(), slots=1)
+    assert set(used.usage) == {*KINDS, "supervisor"}, "what a soak bounds can be measured"
+    assert not soak.passed([used, used], slots=1)
 
 
-@in_full
-def test_broken_environments_cost_their_episodes_and_no_more(services, tmp_path: Path):
-    """One task's environment ends the worker, as a crash in a C library does: three times, and no more."""
-    config = config_of(services, tmp_path / "state", env={"episode_timeout_s": EPISODE_S})
-    kinds = (*BROKEN, "set aside")
-    with circle(config, "environments", {"env": breaking(LETHAL)}) as running:
-        break_environments(running, kinds, {("env-0", "killed by SIGSEGV"): 3})
-        running.is_killed_once_more_and_ends_well()
-        check_breaks(running, kinds)
+def test_an_interrupt_drains_within_its_bound_and_leaves_no_orphan(running: Circle):
+    """Each process ends within the drain time; none has to be killed."""
+    running.until(lambda: all(map(running.of_kind, KINDS)), "each kind of process")
+    supervisor, *children = running.processes()
+    assert len(children) >= 2 * len(KINDS), "a subreaper each"
+    log = running.made.path / "logs" / "supervisor.log"
+    before = len(log.read_text().splitlines())
+    supervisor.send_signal(signal.SIGINT)
+    running.ends_with_an_error()
+    psutil.wait_procs(children, timeout=0)
+    assert not [child for child in children if child.is_running()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()[before:]]
+    ended = {line["child"]: line["reason"] for line in lines if line["event"] in ("stopped", "did not end")}
+    assert len(ended) == len(KINDS)
+    # One that has just been started may have no handler of signals yet.
+    assert set(ended.values()) <= {"ended by itself (exit code 0)", "killed by SIGTERM"}, ended
+    assert running.made.journal().outcome == "interrupted"
+    running.resume()
+    running.goes_on()
 
 
-OFF_S = {
-    "env": (600, -1200),
-    "recorder": (-600, 1200),
-    "rollout": (-600, 1200),
-    "curator": (600, 0),
-    "monitor": (-600, 0),
-}
-"""How far the clock of each kind of process is off, and by how much it jumps in mid-run (seconds).
-
-The rollout worker is behind the environment worker at first, and ahead of it then: neither may make a request late.
-"""
+def test_it_ends_complete_and_keeps_every_rule(running: Circle):
+    running.is_killed_once_more_and_ends_well()
+    check_breaks(running, BROKEN)
 
 
-@in_full
-def test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on(services, tmp_path: Path):
-    shifted = {kind: (sys.executable, str(SHIFTED), *map(str, off)) for kind, off in OFF_S.items()}
-    with circle(config_of(services, tmp_path / "state"), "clocks-apart", shifted) as running:
-        running.goes_on(4)
-        scene.send(
-            [one for kind in OFF_S for one in running.of_kind(kind)], lambda one: one.send_signal(signal.SIGUSR1)
-        )
-        running.measured["recovery_s"] = round(running.goes_on(4), 1)
-        running.is_killed_once_more_and_ends_well()
-
-
-@in_full
-def test_a_dropped_table_is_named_and_comes_back_from_the_log(services, tmp_path: Path):
-    with circle(config_of(services, tmp_path / "state"), "table-dropped") as running:
-        session = connect(running.config.store)
-        session.execute("DROP TABLE steps", timeout=60)
-        session.cluster.shutdown()
-        begin = time.monotonic()
-        running.until(lambda: "table steps is gone from the store" in running.said(), "the table is named")
-        rebuild = ["store", "rebuild", "--run", running.made.id, "--state", str(tmp_path / "state")]
-        subprocess.run([sys.executable, "-m", "dart_streams.console.cli.main", *rebuild], cwd=ROOT, check=False)
-        running.goes_on()
-        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
-        running.is_killed_once_more_and_ends_well()
-
-
-@in_full
-def test_a_run_whose_trajectories_are_given_partitions_ends_with_advice(services, tmp_path: Path):
-    with circle(config_of(services, tmp_path / "state"), "trajectories-grown") as running:
-        bus = running.config.bus
-        with admin.connect(bus) as client:
-            client.create_partitions({f"{bus.prefix}trajectories": 2 * BY_NAME["trajectories"].partitions})
-        begin = time.monotonic()
-        running.ends_with_an_error()
-        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
-        for message in (f"topic {bus.prefix}trajectories was given partitions during the run", "go on as a new run"):
-            assert message in running.said()
-        running.console.write_text("")
-        running.resume()
-        running.ends_with_an_error()
-        assert "go on as a new run" in running.said(), "it would go on with split groups"
-
-
-AT = {"recorder": 6, "env": 12, "rollout": 20, "curator": 8}
-"""The pass of a place at which a process dies; with what the restarts repeat, all of them are reached."""
-
-
-@in_full
-def test_every_process_is_killed_before_and_after_each_durable_effect(
-    services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    deaths = tmp_path / "deaths"
-    places = [f"{place}:{AT[place.partition('-')[0]]}" for place in crash_points.WORKERS]
-    monkeypatch.setenv(crash_points.ENVIRONMENT, ",".join(places))
-    monkeypatch.setenv(crash_points.LOG, str(deaths))
-    with circle(config_of(services, tmp_path / "state"), "crash-points") as running:
-        begin = time.monotonic()
-        running.until(lambda: deaths.exists() and len(deaths.read_text().split()) == len(places), "all places")
-        running.goes_on()
-        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
-        running.is_killed_once_more_and_ends_well()
-    assert sorted(deaths.read_text().split()) == sorted(crash_points.WORKERS)
+def test_it_is_resumed_heals_from_outsiders_and_counts_the_lost_orders(running: Circle):
+    running.resume()
+    running.goes_on()
+    outsiders.heal(running, CAUSES)
+    running.is_killed_once_more_and_ends_well()

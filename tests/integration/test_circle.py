@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import uuid
@@ -44,7 +43,7 @@ from dart_streams.console.runs.bundle import Bundle, Writer
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.names import BY_NAME
 from dart_streams.version import VERSION
@@ -574,50 +573,3 @@ def test_the_report_of_a_deployment_needs_its_file_alone(finished: Finished, tmp
         assert shown[name] == known[name]
     refused = invoke("report", finished.made.id, "--config", str(file))
     assert isinstance(refused.exception, UserError) and "give one of them" in str(refused.exception)
-
-
-def test_a_run_whose_weights_are_not_served_in_time_names_the_key(services, tmp_path):
-    config = circle_config(services, tmp_path, demonstrate=False)
-    vllm = msgspec.structs.replace(config.rollout.vllm, start_s=0.01)
-    config = msgspec.structs.replace(config, rollout=msgspec.structs.replace(config.rollout, vllm=vllm))
-    made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
-    session = session_of(made, Console(file=io.StringIO(), width=160))
-    session.processes = processes.ProcessSet(rollout=(ProcessSpec("rollout-0", ("sleep", "600")),))
-    with pytest.raises(ServiceUnavailable, match=r"every rollout worker.*raise rollout\.vllm\.start_s"):
-        asyncio.run(session.run())
-
-
-RUN = """
-import asyncio, sys
-from pathlib import Path
-from rich.console import Console
-sys.path.insert(0, sys.argv[1])
-from dart_streams.console.launch.session import run_session
-from test_circle import folder, session_of
-made = folder.RunFolder(Path(sys.argv[2]))
-run_session(made, lambda _: session_of(made, Console(width=160)))
-"""
-
-
-def test_an_interrupt_drains_within_its_bound_and_leaves_no_orphan(services, tmp_path):
-    """Each process ends within the drain time; none has to be killed."""
-    config = circle_config(services, tmp_path, episodes=0, train_steps=1000, demonstrate=False)
-    made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(HERE), str(made.path)])
-    try:
-        wait_until(lambda: made.journal().phase("circle") or process.poll() is not None, "training")
-        assert process.poll() is None
-        children = living_below(process.pid)
-        assert len(children) >= 10, "six processes, and a subreaper each"
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=2 * BOUND_S)
-    finally:
-        process.kill()
-        process.wait()
-    assert not [child for child in children if child.is_running()]
-    log = [json.loads(line) for line in (made.path / "logs" / "supervisor.log").read_text().splitlines()]
-    ended = {line["child"]: line["reason"] for line in log if line["event"] in ("stopped", "did not end")}
-    assert ended.keys() == {line["child"] for line in log if line["event"] == "started"}
-    # One that has just been started, as the curator here, may have no handler of signals yet.
-    assert set(ended.values()) <= {"ended by itself (exit code 0)", "killed by SIGTERM"}, ended
-    assert made.journal().outcome == "interrupted"

@@ -29,6 +29,6 @@ debian() {
 [ "$(id -u)" = 0 ] || fail "the node needs root: run this as root"
 command -v apt-get >/dev/null || fail "no apt-get: the node's containerd, runc and etcd are packages of Debian"
 debian
-PATH=$PATH:/usr/sbin:/sbin command -v iptables >/dev/null || fail "no iptables: apt-get install iptables"
+PATH=$PATH:/usr/sbin:/sbin command -v iptables >/dev/null || apt-get install -y -qq --no-install-recommends iptables >/dev/null
 "$here/build_node.sh" "$home"
 "$here/../compose/setup.sh" .dart/compose-test images

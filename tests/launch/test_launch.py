@@ -1,6 +1,8 @@
 """Scripts of ``dart-streams launch`` run a whole circle on real services, and leave no process behind."""
 
+import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from rich.console import Console
 
 import topics
 from dart_streams.config import Config, Curation
@@ -19,10 +22,13 @@ from dart_streams.console.launch import launch_plan, processes
 from dart_streams.console.launch.launch_plan import LaunchPlan, plan_launch, write_scripts
 from dart_streams.console.launch.node_scripts import node_scripts
 from dart_streams.console.launch.slurm_scripts import slurm_scripts
+from dart_streams.console.launch.supervisor import ProcessSpec
+from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.errors import ServiceUnavailable
 from tests.integration import model_program, slurm_cluster
-from tests.integration.test_circle import HERE, circle_config
+from tests.integration.test_circle import HERE, circle_config, session_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1800)
@@ -139,3 +145,14 @@ def test_batch_scripts_train_and_end_with_the_control_job(services, tmp_path, mo
         logs = "".join(path.read_text() for path in folder.glob("*.log"))
     report = json.loads((plan.run.path / "report.json").read_text())
     assert (report["outcome"], report["train_steps"]) == ("complete", STEPS), logs
+
+
+def test_a_run_whose_weights_are_not_served_in_time_names_the_key(services, tmp_path):
+    config = circle_config(services, tmp_path, demonstrate=False)
+    vllm = msgspec.structs.replace(config.rollout.vllm, start_s=0.01)
+    config = msgspec.structs.replace(config, rollout=msgspec.structs.replace(config.rollout, vllm=vllm))
+    made = run_folder.create(config, HERE / "circle-tasks.toml", run_folder.new_id(), resume=False)
+    session = session_of(made, Console(file=io.StringIO(), width=160))
+    session.processes = processes.ProcessSet(rollout=(ProcessSpec("rollout-0", ("sleep", "600")),))
+    with pytest.raises(ServiceUnavailable, match=r"every rollout worker.*raise rollout\.vllm\.start_s"):
+        asyncio.run(session.run())

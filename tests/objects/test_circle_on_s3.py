@@ -33,7 +33,7 @@ from dart_streams.store import AsyncStore, MissingBlob, connect, create_schema, 
 from dart_streams.store.objects import BlobObjects
 from tests.command_line import invoke, invoke_json
 from tests.faults.circle import Circle, circle
-from tests.faults.test_model_circle import model_config, policy
+from tests.faults.full.test_model_circle import model_config, policy
 from tests.integration.exported_page import screens
 from tests.integration.test_circle import HERE, circle_config, session_of
 from tests.objects.server import BUCKET, PROGRAM, ObjectServer, running

@@ -43,7 +43,7 @@ def test_a_lane_is_a_target_and_covers_files_that_are_there(lane):
 
 
 def test_every_folder_that_make_test_leaves_out_has_a_lane():
-    (folders,) = re.findall(r"addprefix --ignore=tests/,([\w ]+)\)", MAKEFILE)
+    (folders,) = re.findall(r"addprefix --ignore=tests/,([\w/ ]+)\)", MAKEFILE)
     left_out = {f"tests/{folder}/" for folder in folders.split()} - {"tests/unit/", "tests/model/"}
     left_out |= {f"{folder}/" for folder in re.findall(r"--ignore=(tests/\w[\w/]*)", MAKEFILE)}
     assert len(left_out) > 5 and "tests/model/breadth/" in left_out

@@ -151,6 +151,10 @@ def test_what_a_file_sets_beside_its_recipe_wins_and_is_said(tmp_path: Path):
     assert only == (8, "even")
 
 
+def test_a_paper_that_states_no_setting_is_not_said_to_be_followed():
+    assert describe_differences(recipe_config("gui-bee")) == "recipe gui-bee: its paper states no setting"
+
+
 def test_a_run_without_any_installed_recipe_is_not_compared(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(differences, "known_recipes", list)
     assert describe_differences(parse({})).endswith("the recipe dart is not installed")
