@@ -100,10 +100,12 @@ def describe_differences(config: Config) -> str:
     """Return one line: how the run's settings differ from the papers of its recipes."""
     if not config.recipe and CORE not in known_recipes():
         return f"settings are not compared with a paper's: the recipe {CORE} is not installed"
-    rows = [row for row in compare_settings(config) if row.differs]
+    compared = compare_settings(config)
+    rows = [row for row in compared if row.differs]
     whose = f"recipe {' and '.join(config.recipe)}" if config.recipe else f"no recipe, compared with {CORE}"
     if not rows:
-        return f"{whose}: no setting differs from its paper"
+        has_paper = any(row.paper is not None for row in compared)
+        return f"{whose}: no setting differs from its paper" if has_paper else f"{whose}: its paper states no setting"
     texts = ", ".join(f"{row.key} {show_value(row.run)} ({expected_text(row)})" for row in rows)
     count = f"{len(rows)} setting{'s' * (len(rows) != 1)}"
     return f"{whose}: {count} differ{'s' * (len(rows) == 1)} from the paper's: {texts}"

@@ -46,7 +46,7 @@ async def budget(agent: DurableAgent, difficulties: Stream[Any]) -> None:
     the difficulty agent.
     """
     async for batch in agent.read(difficulties):  # 1. Read what came, of one partition.
-        decided = agent.fold(batch)  # 2. Fold it into the state: one budget for each difficulty.
+        decided = agent.fold(batch)  # 2. Fold it into the state: rollouts_for gives each difficulty a budget.
         if await agent.journal(batch, decided):  # 3. Make the state durable in the table, as its only owner.
             await agent.publish(decided)  # 4. Publish the budgets.
             await agent.acknowledge(batch)  # 5. Let Faust commit the offsets.
