@@ -47,6 +47,8 @@ def test_nothing_is_published_beyond_loopback_and_pages_have_no_way_out(docker: 
     reached = {name for name, one in services.items() if "workers" in one["networks"]}
     assert reached == {"cassandra", "collector", "env", "kafka"}
     assert all(one["pids_limit"] for one in services.values())
+    writes = {name for name, one in services.items() if "/streams:" in one["image"] and not one.get("read_only")}
+    assert writes == {"cli"}, "images of ours do not change, but for files that a person asks for"
     ports = {name: [port["host_ip"] for port in one["ports"]] for name, one in services.items() if "ports" in one}
     assert set(ports) == {"kafka", "cassandra", "ui", "gate", "grafana"}
     assert {address for addresses in ports.values() for address in addresses} == {"127.0.0.1"}
