@@ -4,12 +4,12 @@ import asyncio
 import hashlib
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ GROWTH_BYTES = 200 << 20
 """Memory that a sample may take beyond the process's own."""
 HANGS_S = 60.0
 POLL_S = 0.5
+OWN = re.compile(r"sample|log|played\.json|finding-")
+"""Files of a process's folder that the campaign writes."""
 WARM_UP = 50
 """Samples before the process's own memory is read."""
 
@@ -56,7 +58,8 @@ def measure(name: str, seconds: float, seed: int, folder: Path) -> dict[str, Any
         work = folder / name / str(seed)
         work.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.fuzz.campaign", name, str(seed), f"{left:.1f}", str(work)]
-        own = {**os.environ, "TMPDIR": str(work), "HOME": str(work)}
+        (work / "tmp").mkdir(exist_ok=True)
+        own = {**os.environ, "TMPDIR": str(work / "tmp"), "HOME": str(work / "tmp")}
         with (work / "log").open("wb") as log:
             died = watch(subprocess.Popen(command, env=own, stdout=log, stderr=log), work)
         played = msgspec.json.decode((work / "played.json").read_bytes(), type=Played)
@@ -104,6 +107,7 @@ async def play_sample(surface: Surface, play: Play, sample: bytes, played: Playe
     """Play a sample, and note what it does."""
     (work / "sample").write_bytes(sample)
     played.samples += 1
+    before, memory = paths_of(work), peak_bytes()
     began = time.process_time()
     try:
         await play(sample)
@@ -114,14 +118,21 @@ async def play_sample(surface: Surface, play: Play, sample: bytes, played: Playe
         played.findings.append(keep(traceback.format_exc(limit=-4), work))
     if (took := time.process_time() - began) > CPU_S:
         played.findings.append(keep(f"{took:.1f} s of CPU", work))
-    if strays := [*find_strays(work)]:
-        played.findings.append(keep(f"it wrote {strays}", work))
+    if (grown := peak_bytes() - memory) > GROWTH_BYTES:
+        played.findings.append(keep(f"it takes {grown >> 20} MiB", work))
+    if changed := sorted(before ^ paths_of(work)):
+        played.findings.append(keep(f"it wrote or removed {changed}", work))
 
 
-def find_strays(work: Path) -> Iterator[str]:
-    """Yield what is beside the folders of a process's own."""
-    for folder, known in ((work / "a", {"b"}), (work / "a" / "b", {"c"})):
-        yield from {path.name for path in folder.iterdir()} - known
+def paths_of(work: Path) -> set[tuple[str, float]]:
+    """Return paths and times of the files around the folder of the samples' own, of temporary ones, and folders."""
+    found = {(str(path), 0.0) for path in work.parent.iterdir()}
+    for folder, folders, files in os.walk(work):
+        folders[:] = [name for name in folders if Path(folder, name) != work / "a" / "b" / "c"]
+        found |= {(f"{folder}/{name}", 0.0) for name in folders}
+        others = [Path(folder, name) for name in files if Path(folder) != work or not OWN.match(name)]
+        found |= {(str(path), path.lstat().st_mtime) for path in others}
+    return found
 
 
 def keep(what: str, work: Path) -> Finding:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*"|[\w./:-]+')
 """Numbers, quoted texts and words."""
+NUMBER = re.compile(rb"(?<=[:,\[])\d+(?:\.\d+)?(?=[,}\]])")
+"""Numbers of JSON."""
 VALUES = (
     *(b"0", b"-1", b"1e999", b"NaN", b"9" * 400, b"18446744073709551616", b"-9223372036854775809", b"0.1", b"1e-320"),
     *(b"null", b"true", b"{}", b"[]", b'""', b'"\\u0000"', b'"\\ud800"', b'"../../x"', b'"%2e%2e%2f"', b"\xff\xfe"),
@@ -56,8 +58,18 @@ def replace_token(rng: random.Random, sample: bytearray, _: Sequence[bytes]) -> 
         sample[token.start() : token.end()] = rng.choice((rng.choice(VALUES), own))
 
 
+def change_number(rng: random.Random, sample: bytearray, _: Sequence[bytes]) -> None:
+    """Replace a number by another one: what is read remains well formed, and is applied."""
+    if numbers := list(NUMBER.finditer(sample)):
+        number = rng.choice(numbers)
+        sample[number.start() : number.end()] = str(
+            rng.choice((0, 1, 2, 5, 0.5, 2**31, 10**12, 253402300799999))
+        ).encode()
+
+
 MUTATIONS: tuple[Callable[[random.Random, bytearray, Sequence[bytes]], None], ...] = (
     *(flip_bytes, cut_part, repeat_part, splice_part, insert_value, replace_token, replace_token, replace_token),
+    *(change_number, change_number),
 )
 
 

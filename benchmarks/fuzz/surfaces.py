@@ -3,58 +3,56 @@
 import asyncio
 import contextlib
 import io
-import json
 import zipfile
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import msgspec
 from aiohttp import web
 
-import topics
-from dart_streams.bus.codec import SCHEMA, Undecodable, decode
-from dart_streams.config import Config
-from dart_streams.console.bundles import restore
-from dart_streams.console.runs import bundle as bundles
-from dart_streams.console.runs.run_folder import folder_of
+from benchmarks.fuzz import answers, records
+from benchmarks.fuzz.bundles import (
+    GROUP,
+    TRAJECTORY,
+    bundle_samples,
+    golden_contents,
+    pack_contents,
+    read_bundles,
+)
+from dart_streams.console.runs import feedback
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.guard import Guard
+from dart_streams.console.views.page.feedback_intake import FeedbackIntake
+from dart_streams.console.views.page.guard import Guard, WriteRight
 from dart_streams.console.views.page.server import PageServer
 from dart_streams.errors import UserError
 from workers.env.backends.desktop import documents
-from workers.env.backends.osworld.machine import Machine, MachineEndpoint
-from workers.env.environment import EnvironmentFault
 
-GOLDEN = Path(__file__).parents[2] / "tests/unit/golden"
-BUNDLE = GOLDEN / "bundle.v1.dart"
 ANSWER_S = 20.0
-MACHINE_CALLS = (("screenshot",), ("screen_size",), ("accessibility",), ("list_directory", "/x"), ("file", "/x"))
 VIEWS = (
-    *(
-        "run",
-        "wall",
-        "trajectories",
-        "trajectory?id=t&step=0",
-        "prompt?id=t&step=0",
-        "group?id=g",
-        "steps",
-        "step?id=1",
-    ),
-    *(
-        "metrics",
-        "queue",
-        "tasks",
-        "task?id=t",
-        "time",
-        "lag",
-        "log?topic=actions&q=a",
-        "find?id=t",
-        "search?q=a",
-        "report",
-    ),
+    "run",
+    "wall",
+    "trajectories",
+    "trajectory?id={t}&step=0",
+    "prompt?id={t}&step=0",
+    "group?id={g}",
+    "steps",
+    "step?id=12",
+    "metrics",
+    "queue",
+    "tasks",
+    "task?id=t",
+    "time",
+    "lag",
+    "log?topic=actions&q=a",
+    "find?id={g}",
+    "search?q=a",
+    "report",
+    "compare?t=1",
+    "dead-letters",
 )
 TOKEN = "fuzz"
 
@@ -70,24 +68,6 @@ class Surface(NamedTuple):
     longest: int = 1 << 20
 
 
-def golden_records() -> list[bytes]:
-    """Return each golden record, after a line with its topic."""
-    files = sorted(GOLDEN.glob("*.json"))
-    return [f"{file.name.partition('.v')[0]}\n{json.loads(file.read_bytes())['value']}".encode() for file in files]
-
-
-@contextlib.asynccontextmanager
-async def decode_records(_: Path) -> AsyncIterator[Play]:
-    """Decode a record of the topic in its first line, or of any."""
-
-    async def play(sample: bytes) -> None:
-        name, _, value = sample.partition(b"\n")
-        topic = topics.BY_NAME.get(name.decode(errors="replace")) or topics.ALL[zlib.crc32(name) % len(topics.ALL)]
-        decode(topic, value, [(SCHEMA, topic.schema.encode())])
-
-    yield play
-
-
 def saved_documents() -> list[bytes]:
     """Return the contents of saved documents, and the documents as they are."""
     made = (
@@ -100,7 +80,11 @@ def saved_documents() -> list[bytes]:
 
 @contextlib.asynccontextmanager
 async def parse_documents(_: Path) -> AsyncIterator[Play]:
-    """Read cells and paragraphs of a document, or of one with this content."""
+    """Read cells and paragraphs of a document, or of one with this content.
+
+    OSWorld's formats are out of reach: their readers belong to its evaluators, in an environment and a sandbox of
+    their own.
+    """
 
     async def play(sample: bytes) -> None:
         if not sample.startswith(b"PK"):
@@ -114,102 +98,45 @@ async def parse_documents(_: Path) -> AsyncIterator[Play]:
     yield play
 
 
-def golden_bundles() -> list[bytes]:
-    """Return the golden bundles, and the directory of one as JSON."""
-    return [*(file.read_bytes() for file in sorted(GOLDEN.glob("*.dart"))), directory_of(BUNDLE.read_bytes())[1]]
-
-
-def directory_of(content: bytes) -> tuple[bytes, bytes]:
-    """Return the sections of a bundle, and its directory as JSON."""
-    tail = len(bundles.MAGIC) + 4
-    length = int.from_bytes(content[-tail : -tail + 4], "little")
-    return content[: -tail - length - len(bundles.SKIPPABLE) - 4], content[-tail - length : -tail]
-
-
-@contextlib.asynccontextmanager
-async def read_bundles(folder: Path) -> AsyncIterator[Play]:
-    """Read a bundle as the page does, and write its folder as ``restore`` does; a directory gets golden sections."""
-    sections, _ = directory_of(BUNDLE.read_bytes())
-    file = folder / "sample.dart"
-
-    async def play(sample: bytes) -> None:
-        if sample.startswith(b"{"):
-            end = len(sample).to_bytes(4, "little") + bundles.MAGIC
-            frame = bundles.SKIPPABLE + (len(sample) + len(end)).to_bytes(4, "little")
-            sample = sections + frame + sample + end
-        file.write_bytes(sample)
-        opened = bundles.Bundle(file)
-        with contextlib.suppress(UserError):
-            bundles.verify(file)
-        with contextlib.suppress(UserError):
-            own = opened.manifest.run.removeprefix("dart.")
-            opened.manifest = msgspec.structs.replace(opened.manifest, prefix=f"dart.{own}.")
-            config = restore.restored_config(opened, Config(), folder)
-            if not (made := folder_of(config, config.run.id)).path.exists():
-                restore.make_folder(made, config, opened)
-            restore.write_files(made, opened)
-        source = BundleSource(opened)
-        try:
-            await source.read().report_inputs()
-        finally:
-            await source.close()
-
-    yield play
-
-
-def machine_answers() -> list[bytes]:
-    """Return answers of a machine to each of :data:`MACHINE_CALLS`."""
-    tree = {"type": "directory", "name": "x", "children": [{"type": "file", "name": "y"}]}
-    texts = ({"width": 1920, "height": 1080}, {"AT": "<desktop-frame/>"}, {"directory_tree": tree}, "a file")
-    bodies = (b"\x89PNG\r\n\x1a\n" + bytes(64), *(json.dumps(one).encode() for one in texts))
-    head = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n"
-    kinds = ("image/png", *["application/json"] * 4)
-    return [head.format(kind, len(body)).encode() + body for kind, body in zip(kinds, bodies, strict=True)]
-
-
-@contextlib.asynccontextmanager
-async def ask_machine(_: Path) -> AsyncIterator[Play]:
-    """Ask a machine whose server answers with the sample, each call in turn."""
-    answers: list[bytes] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answers[-1])
-            writer.write_eof()
-            await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        endpoint = MachineEndpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
-        async def play(sample: bytes) -> None:
-            answers[:] = [sample]
-            name, *arguments = MACHINE_CALLS[zlib.crc32(sample) % len(MACHINE_CALLS)]
-            async with Machine(endpoint, ANSWER_S) as machine:
-                await getattr(machine, name)(*arguments)
-
-        yield play
-
-
 def page_requests() -> list[bytes]:
-    """Return a request for each view, for a file, a screenshot and the socket."""
+    """Return a request for each view, for a file, a screenshot and the socket, and such that give feedback."""
     head = f"HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
     paths = (*(f"/api/{view}" for view in VIEWS), "/", "/app.js", f"/screenshot/{'0' * 64}", "/export/steps?csrf=a")
     socket = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    said = (
+        {"kind": "judgement", "judgement": "partial"},
+        {"kind": "note", "note": "The label is cut.", "step": 0},
+        {"kind": "correction", "step": 0, "action": "click(start_box='(84,120)')", "note": "here"},
+    )
+    bodies = [msgspec.json.encode({"trajectory_id": TRAJECTORY, "author": "ann", **one}).decode() for one in said]
     return [
-        *(f"GET {path} {head}\r\n".encode() for path in paths),
+        *(f"GET {path.format(t=TRAJECTORY, g=GROUP)} {head}\r\n".encode() for path in paths),
         f"GET /api/live?watch=wall {head}{socket}\r\n".encode(),
+        *(
+            f"POST /api/feedback {head}Content-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            for body in bodies
+        ),
     ]
 
 
-@contextlib.asynccontextmanager
-async def request_page(_: Path) -> AsyncIterator[Play]:
-    """Send a request to the page of a golden bundle; a server's error is a finding."""
-    guard = Guard(frozenset(), 1, tls=False, token=TOKEN)
-    runner = web.AppRunner(
-        PageServer(BundleSource(bundles.Bundle(BUNDLE)).read(), guard, load_assets(None)).application()
+def opened_page(folder: Path) -> PageServer:
+    """Return the page of a bundle with every section. It takes feedback as that of a run does."""
+    file = folder / "shown.dart"
+    file.write_bytes(pack_contents(golden_contents()))
+    source = BundleSource(Bundle(file)).read()
+    source.config = msgspec.structs.replace(
+        source.config, feedback=msgspec.structs.replace(source.config.feedback, enabled=True)
     )
+    source.kind = "run"
+    guard = Guard(frozenset(), 1, tls=False, token="read", right=WriteRight(1, TOKEN))
+    return PageServer(source, guard, load_assets(None), intake=FeedbackIntake(source, "ann"))
+
+
+@contextlib.asynccontextmanager
+async def request_page(folder: Path) -> AsyncIterator[Play]:
+    """Send a request to a page; a server's error is a finding. Feedback goes to no broker: its event is encoded."""
+    runner = web.AppRunner(opened_page(folder).application())
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -227,16 +154,20 @@ async def request_page(_: Path) -> AsyncIterator[Play]:
         finally:
             writer.close()
 
+    async def published(_: object, events: list[msgspec.Struct]) -> None:
+        msgspec.json.encode(events)
+
     try:
-        yield play
+        with mock.patch.object(feedback, "publish", published):
+            yield play
     finally:
         await runner.cleanup()
 
 
 SURFACES = {
-    "records": Surface(golden_records, decode_records, (Undecodable,), 1 << 21),
+    "records": Surface(records.record_samples, records.apply_records, records.ALLOWED, 1 << 21),
     "documents": Surface(saved_documents, parse_documents),
-    "bundles": Surface(golden_bundles, read_bundles, (UserError,)),
-    "answers": Surface(machine_answers, ask_machine, (EnvironmentFault,)),
+    "bundles": Surface(bundle_samples, read_bundles, (UserError,)),
+    "answers": Surface(answers.answer_samples, answers.ask_answers, answers.ALLOWED),
     "requests": Surface(page_requests, request_page, (), 1 << 18),
 }

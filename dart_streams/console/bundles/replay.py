@@ -150,7 +150,7 @@ class Rerun:
                 self.counts[entry.agent].bytes_compared += 1
                 if published != (encoded := msgspec.json.encode(decision.event)):
                     what = f"bytes of {decision.id}"
-                    raise Diverged(entry, what, published.decode(), encoded.decode(), DECIDED_OTHERWISE)
+                    raise Diverged(entry, what, published.decode(errors="replace"), encoded.decode(), DECIDED_OTHERWISE)
         if again.state_digest != entry.state_digest:
             raise Diverged(entry, "digest", entry.state_digest, again.state_digest, DECIDED_OTHERWISE)
 

@@ -18,7 +18,6 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import bundle_events
 from dart_streams.console.bundles.replay import log_entries
 from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import full_event
 from dart_streams.curation import dispatch, groups
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
 from dart_streams.curation.order_tracker import parse_order_id
@@ -123,9 +122,9 @@ def accepted_tasks(bundle: Bundle) -> list[tuple[int, TaskVerdict]]:
     if not bundle.has(task_verdicts.TOPIC.name):
         return []
     read = {
-        (topic.name, record.offset): full_event(topic.name, record)
+        (topic.name, record.offset): event
         for topic in (task_verdicts.TOPIC, rollout_budgets.TOPIC)
-        for record in bundle.records(topic.name)
+        for record, event in zip(bundle.records(topic.name), bundle_events(bundle, topic), strict=True)
     }
     accepted, ended = list[tuple[int, TaskVerdict]](), 0
     for entry in log_entries(bundle):
