@@ -24,12 +24,8 @@ from dart_streams.curation.reducer import Agent, advance
 ALLOWED = (Undecodable, journal.JournalGap)
 ROUNDS = 500
 """Records after which the agents begin anew: a state grows with its records, which is no finding."""
-SETTINGS = {
-    "tasks": {"proposals": True},
-    "feedback": {"enabled": True},
-    "curation": {"dispatch": {"mode": "coupled"}},
-}
-"""Settings with which all six agents take part."""
+MODES = {"": "rollout-wise", "coupled ": "coupled"}
+"""What precedes an agent's name, by the mode that its settings have."""
 
 
 def record_samples() -> list[bytes]:
@@ -62,10 +58,16 @@ def journal_records() -> list[bytes]:
 
 
 def own_agents() -> dict[str, Agent]:
-    """Return the curator's agents by name, bound to a task set with the task of the golden records."""
+    """Return all agents by name, bound to each mode and to a task set with the task of the golden records."""
     tables = tables_of(Bundle(BUNDLE), TASKS)
     tables["pages"].append(tables["pages"][0] | {"environment": "miniwob", "page": "click-test-2"})
-    return {agent.name: agent for agent in bind_agents(parse(SETTINGS), task_sets.parse(tables, TASKS))}
+    task_set, further = task_sets.parse(tables, TASKS), {"tasks": {"proposals": True}, "feedback": {"enabled": True}}
+    return {
+        before + agent.name: agent
+        for before, mode in MODES.items()
+        for agent in bind_agents(parse({**further, "curation": {"dispatch": {"mode": mode}}}), task_set)
+        if agent.name == "dispatch" or not before
+    }
 
 
 def input_of(sample: bytes, offset: int) -> journal.JournalInput:
@@ -96,17 +98,17 @@ async def apply_records(_: Path) -> AsyncIterator[Callable[[bytes], Awaitable[No
     async def play(sample: bytes) -> None:
         nonlocal played
         line, _, value = sample.partition(b"\n")
-        kind, _, name = line.partition(b" ")
-        if (agent := agents.get(name.decode(errors="replace"))) and kind in (b"state", b"snapshot", b"entry"):
+        kind, _, own = line.partition(b" ")
+        if (agent := agents.get(own.decode(errors="replace"))) and kind in (b"state", b"snapshot", b"entry"):
             restore_journal(agent, kind, value)
             return
         played += 1
         if played % ROUNDS == 1:
             states.update({name: agent.state() for name, agent in agents.items()})
         record = journal.record_of(input_of(sample, played))
-        for agent in agents.values():
+        for name, agent in agents.items():
             if record.topic in {topic.name for topic in agent.inputs}:
-                state, states[agent.name] = states[agent.name], agent.state()  # In case that it raises.
-                states[agent.name] = advance(agent, state, record).state
+                state, states[name] = states[name], agent.state()  # In case that it raises.
+                states[name] = advance(agent, state, record).state
 
     yield play

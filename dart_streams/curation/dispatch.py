@@ -205,9 +205,9 @@ def close_group(state: DispatchState, number: int) -> None:
 
 
 def refill_backlog(state: DispatchState, settings: DispatchSettings, rules: Rules) -> list[Decision]:
-    """Open groups while the mode admits more."""
-    decisions: list[Decision] = []
-    while admits(state, settings.config, rules):
+    """Open groups while the mode admits more; at most one batch, whatever a record says was consumed."""
+    decisions, before = list[Decision](), state.batch_end
+    while admits(state, settings.config, rules) and not before < state.batch_end <= state.next_group:
         if settings.config.curation.dispatch.mode == "coupled" and state.next_group >= state.batch_end:
             state.batch_end = state.next_group + settings.config.trainer.groups_per_step
         decisions += open_group(state, settings, rules)

@@ -9,14 +9,15 @@ snapshots. Only the newest incarnation with claim and snapshot counts, so a form
 A lost journal is rebuilt from the topics (:func:`rebuild`), as long as they hold all inputs.
 """
 
+import contextlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 import topics
-from dart_streams.bus.codec import ID, decode, find_header
+from dart_streams.bus.codec import ID, Undecodable, decode, find_header
 from dart_streams.config.text import MALFORMED
 from dart_streams.curation.changelog import CLAIM, ENTRY, SNAPSHOT, parse_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
@@ -30,7 +31,7 @@ Place = tuple[str, int, int]
 class JournalInput(msgspec.Struct, frozen=True, array_like=True):
     """A complete input record; ``topic`` has no prefix, ``at_ms`` is the record's timestamp (epoch ms)."""
 
-    topic: str
+    topic: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(topics.BY_NAME)})$")]
     partition: int
     offset: int
     at_ms: int
@@ -120,7 +121,7 @@ def state_of(agent: Agent, snapshot: Snapshot) -> Any:
 
 
 def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> RestoredState:
-    """Restore the state of ``agent`` on one partition; raise JournalGap if it is damaged."""
+    """Restore the state of ``agent`` on one partition; raise JournalGap (Undecodable) if it (an input) is damaged."""
     snapshot, entries, damaged = read_history(stored, partition)
     if damaged:
         raise JournalGap(f"{agent.name}: the journal of partition {partition} has a damaged {damaged[0]}")
@@ -196,9 +197,10 @@ def rebuild(
         rebuilt.snapshot = snapshot_of(1, rebuilt.state)
     for batch in sorted(journaled, key=lambda entry: entry.sequence):
         if batch.before in reached:
-            rebuilt.state, steps = apply_all(agent, rebuilt.state, with_records(batch.inputs))
-            rebuilt.last += [(read, step) for read, step in steps if step.applied is not None]
-            reached.add(rebuilt.state.progress.digest)
+            with contextlib.suppress(Undecodable):
+                rebuilt.state, steps = apply_all(agent, rebuilt.state, with_records(batch.inputs))
+                rebuilt.last += [(read, step) for read, step in steps if step.applied is not None]
+                reached.add(rebuilt.state.progress.digest)
     rebuilt.snapshot = msgspec.structs.replace(rebuilt.snapshot, unpublished=[read for read, _ in rebuilt.last])
     return rebuilt
 
@@ -206,8 +208,7 @@ def rebuild(
 def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, JournalInput]) -> JournalInput:
     """Return the input of a curation-log entry; raise MissingInputs if it is gone."""
     source = entry.source
-    read = inputs.get((source.topic, source.partition, source.offset))
-    if read is None:
+    if (read := inputs.get((source.topic, source.partition, source.offset))) is None:
         raise MissingInputs(
             f"the {agent.name} agent has lost its journal, and {source.topic}[{source.partition}] no longer holds "
             f"record {source.offset}, which it had applied: start a new run, or restore the changelog topics"

@@ -123,7 +123,7 @@ async def restore_state(
     stored, problem, restored = writer.view.stored(), "lost", None
     try:
         restored = restore_journal(agent, stored, writer.partition, bound_log)
-    except JournalGap as gap:
+    except (JournalGap, Undecodable) as gap:
         problem = f"damaged ({gap})"
     if restored is not None and restored.sequence:
         return restored
