@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*"|[\w./:-]+')
 """Numbers, quoted texts and words."""
-NUMBER = re.compile(rb"(?<=[:,\[])\d+(?:\.\d+)?(?=[,}\]])")
-"""Numbers of JSON."""
+PLAIN = re.compile(rb'(?<=[:,\[])("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|null|true|false)(?=[,}\]])')
+"""Values of JSON that are no lists and no objects."""
+OTHERS = (
+    *(b"0", b"1", b"-1", b"2", b"0.5", b"1e308", b"2147483648", b"1000000000000", b"253402300799999", b"9" * 30),
+    *(b"null", b"true", b"{}", b"[]", b"[1]", b'["a"]', b'""', b'"x"', b'"\\u0000"'),
+)
+"""What such a value may become, so that what is read remains JSON."""
 VALUES = (
     *(b"0", b"-1", b"1e999", b"NaN", b"9" * 400, b"18446744073709551616", b"-9223372036854775809", b"0.1", b"1e-320"),
     *(b"null", b"true", b"{}", b"[]", b'""', b'"\\u0000"', b'"\\ud800"', b'"../../x"', b'"%2e%2e%2f"', b"\xff\xfe"),
@@ -58,18 +63,18 @@ def replace_token(rng: random.Random, sample: bytearray, _: Sequence[bytes]) -> 
         sample[token.start() : token.end()] = rng.choice((rng.choice(VALUES), own))
 
 
-def change_number(rng: random.Random, sample: bytearray, _: Sequence[bytes]) -> None:
-    """Replace a number by another one: what is read remains well formed, and is applied."""
-    if numbers := list(NUMBER.finditer(sample)):
-        number = rng.choice(numbers)
-        sample[number.start() : number.end()] = str(
-            rng.choice((0, 1, 2, 5, 0.5, 2**31, 10**12, 253402300799999))
-        ).encode()
+def change_value(rng: random.Random, sample: bytearray, _: Sequence[bytes]) -> None:
+    """Replace a value of JSON by another one: what is read remains well formed, and is applied."""
+    values = list(PLAIN.finditer(sample))
+    if values:
+        value = rng.choice(values)
+        own = bytes(rng.choice(values)[0])
+        sample[value.start() : value.end()] = rng.choice((rng.choice(OTHERS), rng.choice(OTHERS), own))
 
 
 MUTATIONS: tuple[Callable[[random.Random, bytearray, Sequence[bytes]], None], ...] = (
     *(flip_bytes, cut_part, repeat_part, splice_part, insert_value, replace_token, replace_token, replace_token),
-    *(change_number, change_number),
+    *(change_value, change_value, change_value),
 )
 
 

@@ -58,7 +58,7 @@ class Timeline:
         self.switches: defaultdict[int, list[RecordedSpan]] = defaultdict(list)
         decoder = msgspec.json.Decoder(RecordedSpan)
         for line in lines:
-            with contextlib.suppress(*MALFORMED):  # the last line of a process that was killed
+            with contextlib.suppress(*MALFORMED, TypeError):  # the last line of a process that was killed, or a list
                 self._add(decoder.decode(line))
 
     def _add(self, span: RecordedSpan) -> None:
@@ -118,7 +118,7 @@ def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
     request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
     parts: list[tuple[str, float]] = []
     if request and generate:
-        inside = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
+        inside = [(name, ms if isinstance(ms := generate.attributes.get(key), float) else 0.0) for name, key in PARTS]
         # The queue may have begun on the topic, before the span did.
         rest = generate.ms - sum(ms for _, ms in inside)
         parts += [("to the rollout worker", generate.start_ms - request.start_ms), *inside, ("publish the reply", rest)]
