@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ ANSWER_S = 20.0
 ALLOWED = (EnvironmentFault, msgspec.DecodeError, UnicodeDecodeError)
 """A desktop's outcome is decoded by its environment, whose errors are faults (workers/env/fault_boundary.py)."""
 MACHINE_CALLS = (("screenshot",), ("screen_size",), ("accessibility",), ("list_directory", "/x"), ("file", "/x"))
+PACKED = b"packed "
+"""Before the kind of an answer that a sample has compressed, as its file would be too large."""
 TREE = (
     '<desktop-frame xmlns:cp="https://accessibility.ubuntu.example.org/ns/component">'
     '<push-button name="OK" cp:screencoord="(10, 20)" cp:size="(30, 40)">a</push-button></desktop-frame>'
@@ -80,6 +83,10 @@ async def ask_answers(folder: Path) -> AsyncIterator[Callable[[bytes], Awaitable
 
     async def play(sample: bytes) -> None:
         kind, _, text = sample.partition(b"\n")
+        if kind.startswith(PACKED):
+            kind = kind.removeprefix(PACKED)
+            with contextlib.suppress(zlib.error):
+                text = zlib.decompressobj().decompress(text, ANSWER_BYTES)
         answers[:] = [text if kind == b"desktop" else sample]
         if kind == b"desktop":
             await ask_desktop(path, text)

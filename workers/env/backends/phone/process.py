@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.config.text import MALFORMED
+from dart_streams.config.text import MALFORMED, raise_if_dense
 from dart_streams.java import SHARED_JARS, find_java, jar_folder
 from workers.env.backends.phone.installation import built_folder, class_path
 from workers.env.environment import EnvironmentFault
@@ -86,15 +86,15 @@ class PhoneProcess:
                 line = await self.process.stdout.readline()
         except TimeoutError:
             raise EnvironmentFault(f"the phone did not answer {name!r} within {limit_s:g} s") from None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a line above the limit
             raise EnvironmentFault(f"the phone has ended: {error}: {self._log_end()}") from None
         if not line.endswith(b"\n"):
             raise EnvironmentFault(f"the phone has ended at {name!r}: {self._log_end()}")
         try:
-            answer: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+            raise_if_dense(line)
+            return msgspec.json.decode(line, type=dict[str, Any])
         except MALFORMED:
             raise EnvironmentFault(f"the phone wrote a line that is no answer to {name!r}: {line[:200]!r}") from None
-        return answer
 
     async def send(self, name: str, **arguments: Any) -> None:
         """Send a command without waiting for its answer; ``end`` has none."""
