@@ -244,7 +244,7 @@ class Bundle:
     def _items(self, section: BundleSection, decode: Callable[[bytes], T]) -> Iterator[T]:
         """Yield a section's decoded items; raise :class:`BundleError` if they are damaged."""
         with self.path.open("rb") as file:
-            file.seek(section.start)
+            file.seek(min(section.start, self.path.stat().st_size))  # The largest numbers are refused with OSError.
             try:
                 unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
                 reader = unpacker.stream_reader(file, read_size=CHUNK, read_across_frames=False)
@@ -369,7 +369,7 @@ def digest_of(path: Path, section: BundleSection) -> str:
     """Return the sha256 of a section's compressed bytes."""
     digest, left = hashlib.sha256(), section.size
     with path.open("rb") as file:
-        file.seek(section.start)
+        file.seek(min(section.start, path.stat().st_size))
         while left and (data := file.read(min(CHUNK, left))):
             digest.update(data)
             left -= len(data)
