@@ -118,7 +118,8 @@ def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
     request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
     parts: list[tuple[str, float]] = []
     if request and generate:
-        inside = [(name, ms if isinstance(ms := generate.attributes.get(key), float) else 0.0) for name, key in PARTS]
+        given = ((name, generate.attributes.get(key)) for name, key in PARTS)
+        inside = [(name, float(ms) if isinstance(ms, int | float) else 0.0) for name, ms in given]
         # The queue may have begun on the topic, before the span did.
         rest = generate.ms - sum(ms for _, ms in inside)
         parts += [("to the rollout worker", generate.start_ms - request.start_ms), *inside, ("publish the reply", rest)]
