@@ -6,7 +6,7 @@ PASSED = $(STREAMS)/python -m tests.lanes --passed $(BEGUN)
 BEGUN := $(shell git rev-parse HEAD 2>/dev/null || echo none)
 MODEL := .venv/model/bin
 TSC := .venv/web/node_modules/.bin/tsc
-MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
+MODEL_SIDE := dart_streams/policy plugins/recipes/dart_recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
@@ -19,7 +19,7 @@ dev: streams-environment ## Install the Python environment of unit and lint, wit
 	@echo "Next: make unit lint"
 
 unit: streams-environment ## Run the unit tests.
-	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit
+	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit plugins/recipes/tests
 
 lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff check .
@@ -33,7 +33,7 @@ reference: streams-environment ## Generate docs/configuration.md, cli.md, metric
 	@$(STREAMS)/python -m docs.reference
 
 types: streams-environment
-	@$(STREAMS)/mypy topics dart_streams workers benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
+	@$(STREAMS)/mypy topics dart_streams workers plugins/*/dart_* benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
 	@$(STREAMS)/mypy --explicit-package-bases tests/faults --exclude '/(test_|generated_records)'
 
 docs: ## Build the documentation site, strictly.
@@ -85,8 +85,8 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh mcp
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); \
-		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model bench cluster compose data desktops faults/full k8s k8s_cluster objects osworld adapters launch page path phone upgrade); \
+		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit plugins/recipes/tests >$$output 2>&1 & \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model bench cluster compose data faults/full k8s k8s_cluster objects launch page path upgrade); \
 		streams=$$?; wait $$!; units=$$?; cat $$output; rm $$output; \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model --ignore=tests/model/breadth; \
 		model=$$?; exit $$((streams || units || model))'
@@ -111,7 +111,7 @@ soak: setup ## Run a circle under random faults for HOURS=n (2), as root; SEED=n
 	@$(STREAMS)/python -m tests.faults.soak --hours $(or $(HOURS),2) $(addprefix --seed ,$(SEED)) $(addprefix --schedule ,$(SCHEDULE))
 
 test-data: setup data ## Run the tests of data sets and trackers with their libraries.
-	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data
+	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data plugins/data/tests
 
 test-launch: setup ## Run the tests of local services that fail or stay, of scripts for nodes and Slurm, and of placed processes.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/launch
@@ -122,7 +122,7 @@ test-page: setup ## Run the tests of the web page in a browser.
 	@$(PASSED) $@
 
 test-desktops: setup desktop ## Run the tests of desktops with real applications in sandboxes.
-	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/desktops
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 plugins/desktops/tests --ignore=plugins/desktops/tests/osworld
 	@$(PASSED) $@
 
 test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes and benchmarks.
@@ -133,14 +133,14 @@ test-models: setup ## Run the tests of other model families, ranks of vLLM, node
 	@$(PASSED) $@
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; DART_OSWORLD=FOLDER adds its task files.
-	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld $(addprefix tests/desktops/test_osworld_,$(addsuffix .py,confined episodes evaluators spoiled)) tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile plugins/desktops/tests/osworld $(addprefix plugins/desktops/tests/test_osworld_,$(addsuffix .py,confined episodes evaluators spoiled)) plugins/desktops/tests/unit/osworld plugins/desktops/tests/unit/test_osworld_command.py
 	@$(PASSED) $@
 
 test-phone: phone ## Run the tests of phones, on real Android views.
-	@$(STREAMS)/python -m pytest -q tests/phone
+	@$(STREAMS)/python -m pytest -q plugins/phones/tests
 
 test-adapters: setup adapters ## Run the tests of the adapters with the real BrowserGym and OpenEnv.
-	@$(STREAMS)/python -m pytest -q tests/adapters tests/unit/workers/env/backends/adapters
+	@$(STREAMS)/python -m pytest -q plugins/adapters/tests
 
 test-cluster: setup ## Run a circle on three brokers and three Cassandra nodes, each killed once.
 	@$(STREAMS)/python -m pytest -q --timeout 3600 tests/cluster

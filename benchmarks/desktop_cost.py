@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import psutil
 
+from dart_desktops.desktop.backend import DesktopBackend
+from dart_desktops.desktop.environment import DesktopEnvironment
 from dart_streams.actions import Action, Click
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.quantiles import interpolate_quantile
-from workers.env.backends.desktop.backend import DesktopBackend
-from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.environment import EnvironmentFault
 
 IDLE_S = 10.0

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 
 from benchmarks.desktop_cost import Calls
+from dart_phones.backend import PhoneBackend
+from dart_phones.environment import PhoneEnvironment
+from dart_phones.families import FAMILIES
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.quantiles import interpolate_quantile
-from workers.env.backends.phone.backend import PhoneBackend
-from workers.env.backends.phone.environment import PhoneEnvironment
-from workers.env.backends.phone.families import FAMILIES
 
 IDLE_S = 5.0
 """Seconds over which idle cost is measured."""

@@ -6,7 +6,7 @@ from typing import Any
 
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):(?=<code>)")
 SHORTENED = re.compile(r"<code>~(?:\w+\.)+(\w+)</code>")
-RECIPES = Path(__file__).parents[1] / "dart_streams/recipes"
+RECIPES = Path(__file__).parents[1] / "plugins/recipes/dart_recipes"
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -17,7 +17,7 @@ def on_page_content(html: str, **_: Any) -> str:
 def recipe_pages() -> dict[str, str]:
     """Return the page of each recipe, by its place in the site; its links into ``docs`` are the site's."""
     texts = {page.parent.name.replace("_", "-"): page.read_text() for page in sorted(RECIPES.glob("*/README.md"))}
-    return {f"recipes/{name}.md": text.replace("](../../../docs/", "](../") for name, text in texts.items()}
+    return {f"recipes/{name}.md": text.replace("](../../../../docs/", "](../") for name, text in texts.items()}
 
 
 def on_config(config: Any) -> Any:

@@ -16,6 +16,7 @@ import msgspec
 import typer.main
 from msgspec.structs import FieldInfo
 
+from dart_data.tracker.points import name_of
 from dart_streams.config import recipes
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
@@ -24,7 +25,6 @@ from dart_streams.console.cli.main import COMMANDS, build_app
 from dart_streams.telemetry import names
 from docs import fault_matrix
 from topics import training_metrics
-from workers.tracker.points import name_of
 
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_mb": "MB", "_gib": "GiB", "_nats": "nats"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"}

@@ -1,4 +1,4 @@
-"""The project's wheel in an environment of its own, as an image has it: without the checkout."""
+"""The wheels of the project and its plug-ins in an environment of its own, as an image has it: without the checkout."""
 
 import json
 import shutil
@@ -10,31 +10,31 @@ from pathlib import Path
 from tests.sources import ROOT
 
 UV = ROOT / ".venv/tools/bin/uv"
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "topics", "dart_streams", "workers", "trainer")
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "topics", "dart_streams", "workers", "trainer", "plugins")
 """What the Dockerfiles copy."""
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel from a copy of the sources, with the setuptools of this environment."""
+def build_wheels(folder: Path) -> list[Path]:
+    """Build the wheels from a copy of the sources, with the setuptools of this environment; the project's is first."""
     source = folder / "source"
     source.mkdir()
     for name in BUILT_FROM:
         path, copied = ROOT / name, source / name
-        ignored = shutil.ignore_patterns("__pycache__")
+        ignored = shutil.ignore_patterns("__pycache__", "tests", "*.egg-info", "build")
         shutil.copytree(path, copied, ignore=ignored) if path.is_dir() else shutil.copy(path, copied.parent)
-    uv("build", "--wheel", "--offline", "--no-build-isolation", "--python", sys.executable, "-o", folder, source)
-    [wheel] = folder.glob("*.whl")
-    return wheel
+    for project in (source, *sorted(source.glob("plugins/*"))):
+        uv("build", "--wheel", "--offline", "--no-build-isolation", "--python", sys.executable, "-o", folder, project)
+    return sorted(folder.glob("*.whl"), key=lambda wheel: not wheel.name.startswith("dart_streams"))
 
 
-def install_wheel(wheel: Path, folder: Path) -> Path:
-    """Install the wheel beside this environment's pinned packages, without its editable install; return the Python."""
+def install_wheels(wheels: list[Path], folder: Path) -> Path:
+    """Install wheels beside this environment's pinned packages, without its editable ones; return the Python."""
     uv("venv", "--python", sys.executable, folder)
     packages = next(folder.glob("lib/python3*/site-packages"))
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not path.name.startswith(("dart_streams", "__editable__", "_virtualenv", "__pycache__")):
+        if not path.name.startswith(("dart_", "__editable__", "_virtualenv", "__pycache__")):
             (packages / path.name).symlink_to(path)
-    uv("pip", "install", "--offline", "--no-deps", "--python", folder / "bin/python", wheel)
+    uv("pip", "install", "--offline", "--no-deps", "--python", folder / "bin/python", *wheels)
     return folder / "bin/python"
 
 

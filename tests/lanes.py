@@ -33,14 +33,14 @@ class Lane(NamedTuple):
         return hashlib.sha256("\n".join(files).encode()).hexdigest()
 
 
-OF_ALL = ("requirements/", "pyproject.toml", "tests/conftest.py")
+OF_ALL = ("requirements/", "pyproject.toml", "conftest.py")
 """Files that every lane covers."""
-DESKTOPS = ("tests/desktops/", "workers/env/backends/desktop/", "workers/desktop_server/")
+DESKTOPS = "plugins/desktops/"
 LANES = (
-    Lane("test-data", "each time", ("tests/data/", "dart_streams/console/datasets/", "workers/tracker/")),
-    Lane("test-adapters", "each time", ("tests/adapters/", "workers/env/backends/adapters/")),
+    Lane("test-data", "each time", ("tests/data/", "dart_streams/console/datasets/", "plugins/data/")),
+    Lane("test-adapters", "each time", ("plugins/adapters/",)),
     Lane("test-alerts", "each time", ("tests/alerts/", "deploy/prometheus/")),
-    Lane("test-phone", "each time", ("tests/phone/", "workers/env/backends/phone/", "deploy/config/phone.toml")),
+    Lane("test-phone", "each time", ("plugins/phones/", "deploy/config/phone.toml")),
     Lane("test-compose", "each time", ("tests/compose/", "deploy/docker/", "docker-compose.yml")),
     Lane(
         "test-launch",
@@ -64,12 +64,12 @@ LANES = (
     Lane(
         "test-desktops",
         "if covered files changed",
-        (*DESKTOPS, "workers/env/backends/tools/", "deploy/config/desktop.toml", "deploy/config/adaptive.toml"),
+        (DESKTOPS, "workers/env/backends/tools/", "deploy/config/desktop.toml", "deploy/config/adaptive.toml"),
     ),
     Lane(
         "test-osworld",
         "if covered files changed",
-        ("tests/osworld/", "workers/env/backends/osworld/", *DESKTOPS, "deploy/config/osworld.toml"),
+        (DESKTOPS, "deploy/config/osworld.toml"),
     ),
     Lane(
         "test-models",
@@ -80,7 +80,7 @@ LANES = (
             "tests/path/",
             "trainer/",
             "dart_streams/policy/",
-            "dart_streams/recipes/",
+            "plugins/recipes/",
             "dart_streams/console/sizing/",
             "workers/rollout/",
             "benchmarks/",

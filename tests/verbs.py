@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from dart_streams.config.recipes import known_recipes
@@ -71,6 +72,13 @@ def helps() -> dict[str, str]:
     return failed
 
 
+def load_entries() -> None:
+    """Load what the entry points of the streams' side name."""
+    for group in ("checks", "commands", "environments") if SIDE == "streams" else ():
+        for entry in entry_points(group=f"dart_streams.{group}"):
+            entry.load()
+
+
 def started(*arguments: str) -> tuple[int, str]:
     done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=300)
     return done.returncode, (done.stdout + done.stderr)[-1000:]
@@ -85,6 +93,7 @@ def check() -> dict[str, str]:
         file.write('[rollout]\nengine = "scripted"\n')
     for recipe in known_recipes():
         Path(f"{recipe}.toml").write_text(f'recipe = "{recipe}"\n' + CONFIG.format(backend="simulated", tasks=tasks))
+    load_entries()
     failed = helps()
     # The benchmarks are in the checkout alone, and their verb says so.
     if "not in the wheel" in failed.get("bench --help", ""):

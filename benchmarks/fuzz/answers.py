@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from workers.env.backends.desktop.problem import SessionOutcome, parse_elements
-from workers.env.backends.desktop.sandbox import Sandbox
+from dart_desktops.desktop.problem import SessionOutcome, parse_elements
+from dart_desktops.desktop.sandbox import Sandbox
+from dart_desktops.osworld.machine import Machine, MachineEndpoint
+from dart_phones.process import ANSWER_BYTES, PhoneProcess
 from workers.env.backends.miniwob.devtools import MESSAGE_BYTES, DevTools
-from workers.env.backends.osworld.machine import Machine, MachineEndpoint
-from workers.env.backends.phone.process import ANSWER_BYTES, PhoneProcess
 from workers.env.environment import EnvironmentFault
 
 ANSWER_S = 20.0

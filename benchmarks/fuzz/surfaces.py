@@ -21,6 +21,7 @@ from benchmarks.fuzz.bundles import (
     pack_contents,
     read_bundles,
 )
+from dart_desktops.desktop import documents
 from dart_streams.console.runs import feedback
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page.assets import load_assets
@@ -29,7 +30,6 @@ from dart_streams.console.views.page.feedback_intake import FeedbackIntake
 from dart_streams.console.views.page.guard import Guard, WriteRight
 from dart_streams.console.views.page.server import PageServer
 from dart_streams.errors import UserError
-from workers.env.backends.desktop import documents
 
 ANSWER_S = 20.0
 VIEWS = (

@@ -16,7 +16,7 @@ SOURCES = (
     "dart_streams/actions",
     "dart_streams/curation",
     "dart_streams/policy",
-    "dart_streams/recipes",
+    "plugins/recipes/dart_recipes",
     "dart_streams/episodes/prompts.py",
     "trainer/data",
     "trainer/learning",

@@ -93,7 +93,7 @@ def make_worktree() -> Iterator[Path]:
 def run_tests(tree: Path, side: str, tests: Sequence[str]) -> tuple[int | None, str]:
     """Run tests up to the first that fails; return pytest's exit code, None beyond the limit, and its last lines."""
     command = [f"{ROOT}/.venv/{side}/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    variables = {**os.environ, "PYTHONPATH": str(tree)}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, *tree.glob("plugins/*"))))}
     try:
         done = subprocess.run(
             command, cwd=tree, env=variables, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False

@@ -19,7 +19,10 @@ COPY topics topics
 COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
-RUN uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel
+COPY plugins plugins
+RUN for project in . plugins/*; do \
+        uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel "$project" || exit 1; \
+    done
 
 FROM python:3.11-slim-bookworm
 # vLLM compiles small kernels at its first request and binds its threads by libnuma.

@@ -18,7 +18,10 @@ COPY topics topics
 COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
-RUN uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel
+COPY plugins plugins
+RUN for project in . plugins/*; do \
+        uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel "$project" || exit 1; \
+    done
 
 FROM python:3.11-slim-bookworm AS page
 WORKDIR /page

@@ -150,7 +150,7 @@ missing() {
     [ -e "$include/Python.h" ] || echo "python3-dev: the C headers of Python (Python.h)"
 }
 
-# The same programs as in PROGRAMS of workers/env/backends/desktop/command_line.py and office.py; its modules are of the system's Python, for a
+# The same programs as in PROGRAMS of plugins/desktops/dart_desktops/desktop/command_line.py and office.py; its modules are of the system's Python, for a
 # sandbox sees no other.
 missing_desktop() {
     local program module
@@ -281,12 +281,13 @@ synced() { # environment, requirements
 }
 
 environment() { # name, name of its requirements
-    local folder=.venv/$1 requirements=requirements/${2:-$1}.txt
-    if is_current "$folder" "$requirements" pyproject.toml; then return; fi
+    local folder=.venv/$1 requirements=requirements/${2:-$1}.txt project projects=()
+    if is_current "$folder" "$requirements" pyproject.toml plugins/*/pyproject.toml; then return; fi
     synced "$folder" "$requirements"
-    # The project itself, from its sources: setuptools is among the pinned, so that nothing else is fetched.
+    # The project and its plug-ins, from their sources: setuptools is among the pinned, so that nothing else is fetched.
+    for project in . plugins/*; do projects+=(--editable "$project"); done
     quietly .venv/tools/bin/uv pip install -q --python "$folder/bin/python" --no-deps --no-build-isolation \
-        --config-settings editable_mode=compat --editable .
+        --config-settings editable_mode=compat "${projects[@]}"
     echo "$digest" >"$folder/.stamp"
     outcome="made"
 }
@@ -402,7 +403,7 @@ missing_phone() {
 
 phone_applications() {
     local said
-    said=$(.venv/streams/bin/python -m workers.env.backends.phone.installation) || exit $?
+    said=$(.venv/streams/bin/python -m dart_phones.installation) || exit $?
     outcome=${said:-$outcome}
 }
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.unit.workers.env.backends.adapters.androidworld_stand_in import Phone, served
+from tests.androidworld_stand_in import Phone, served
 
 CONFIG = """
 [tasks]

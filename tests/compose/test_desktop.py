@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dart_desktops.desktop.command_line import TRIAL
 from dart_streams.errors import UserError
 from tests.compose import stand_ins
 from tests.compose.company import company
 from tests.compose.conftest import HOME
 from tests.compose.engine import Engine
 from tests.compose.stack import ROOT, Stack
-from workers.env.backends.desktop.command_line import TRIAL
 
 pytestmark = pytest.mark.skipif(
     "DART_SLOW_TESTS" not in os.environ, reason="`make test-desktop-image` builds an image of 2.5 GB"

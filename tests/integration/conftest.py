@@ -20,7 +20,7 @@ def logs_of_a_run_stay_its_own() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def secured() -> Iterator[Secured]:
-    """Services that want passwords, TLS and rights, once for the files that :data:`tests.conftest.GUARDED` names."""
+    """Services that want passwords, TLS and rights, once for the files that :data:`conftest.GUARDED` names."""
     with secured_services() as services:
         yield services
 

@@ -12,6 +12,8 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import SMALL, Maker
+from dart_recipes.ui_tars_2.rules import Settings
+from dart_recipes.ui_tars_2.training import credit_tokens, policy_lambda
 from dart_streams import crash_points
 from dart_streams.config import Config, parse
 from dart_streams.console.bundles import retrain
@@ -22,8 +24,6 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.policy.weight_location import base_of
-from dart_streams.recipes.ui_tars_2.rules import Settings
-from dart_streams.recipes.ui_tars_2.training import credit_tokens, policy_lambda
 from tests.model import plain_transformers, two_ranks
 from tests.model.forkserver import run_ranks
 from tests.model.test_trainer_reproduce import recorded

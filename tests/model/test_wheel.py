@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.installed_wheel import build_wheel, failed_verbs, install_wheel
+from tests.installed_wheel import build_wheels, failed_verbs, install_wheels
 
 
 def test_every_verb_starts_from_the_wheel_alone(tmp_path: Path):
-    assert failed_verbs(install_wheel(build_wheel(tmp_path), tmp_path / "venv"), tmp_path) == {}
+    assert failed_verbs(install_wheels(build_wheels(tmp_path), tmp_path / "venv"), tmp_path) == {}

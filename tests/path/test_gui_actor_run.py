@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from dart_recipes.gui_actor import screens
+from dart_recipes.gui_actor.patches import contains
 from dart_streams.actions import Click, parse
 from dart_streams.config import Config, load, tasks
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_log import read_events
-from dart_streams.recipes.gui_actor import screens
-from dart_streams.recipes.gui_actor.patches import contains
 from tests.integration.test_circle import circle_config, session_of
 from tests.sources import ROOT
 from tests.waiting import wait_until
@@ -94,7 +94,7 @@ def examples(deployment: Path) -> list[screens.TargetScreen]:
 def served(weights: Path) -> Iterator[str]:
     """Serve the head from the model's environment; yield the address."""
     port = free_port()
-    command = [MODEL, "-m", "dart_streams.recipes.gui_actor.serve", weights, "--port", str(port)]
+    command = [MODEL, "-m", "dart_recipes.gui_actor.serve", weights, "--port", str(port)]
     process = subprocess.Popen([str(part) for part in command], cwd=ROOT)
     try:
         wait_until(lambda: is_listening(port), "the endpoint", START_S)
@@ -119,7 +119,7 @@ def test_the_box_is_that_of_the_element_that_the_oracle_clicks(examples):
 def test_a_run_is_evaluated_with_the_head(services, deployment, examples, tmp_path):
     file, weights = tmp_path / "screens.msgpack", tmp_path / "head"
     file.write_bytes(msgspec.msgpack.encode(examples))
-    measure = [MODEL, "-m", "dart_streams.recipes.gui_actor.measure", deployment, file, "--seeds", "0"]
+    measure = [MODEL, "-m", "dart_recipes.gui_actor.measure", deployment, file, "--seeds", "0"]
     command = [str(part) for part in (*measure, "--save", weights)]
     measured = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
     assert (measured["demonstrations"], measured["heldout"]) == (50, 6)

@@ -11,10 +11,11 @@ from tests.sources import PRODUCT, ROOT
 PACKAGES = (*PRODUCT, "benchmarks", "examples", "docs")
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
 """Verbs that stand alone: of the field, or plain English."""
-OTHERS_NAMES = {f"workers/env/backends/desktop/guest/{name}.py" for name in ("pyautogui", "pyautogui_further")}
-OTHERS_NAMES |= {"workers/curator/agents.py"}
+GUEST = "plugins/desktops/dart_desktops/desktop/guest/pyautogui"
+OTHERS_NAMES = {f"{GUEST}.py", f"{GUEST}_further.py", "workers/curator/agents.py"}
 """Modules whose functions have the names of another package's interface, or of Faust's agents."""
-ENTRY_POINTS = frozenset(re.findall(r'= "[\w.]+:(\w+)"', (ROOT / "pyproject.toml").read_text()))
+PROJECTS = (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
+ENTRY_POINTS = frozenset(re.findall(r'= "[\w.]+:(\w+)"', "".join(map(Path.read_text, PROJECTS))))
 """Functions that the package's metadata names."""
 REGISTERED = ("command", "callback")
 """Decorators of commands, whose functions are called as on the command line."""

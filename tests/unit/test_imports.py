@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import pytest
 from dart_streams.console.cli.main import COMMANDS
 from tests.sources import PRODUCT, ROOT
 
-PLUGIN_MODULES = ("dart_streams.console.cli.osworld", "dart_streams.console.cli.desktop_checks")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
     ("dart_streams", "dart_streams.actions"),
@@ -27,9 +25,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("dart_streams.curation", "dart_streams.policy"),
     ("workers", "trainer"),
     ("dart_streams.console",),
-    ("dart_streams.recipes", "workers.tracker", "workers.env.backends.desktop"),
-    ("workers.env.backends.osworld", "workers.env.backends.phone"),
-    ("workers.env.backends.adapters", "workers.desktop_server", *PLUGIN_MODULES),
+    ("dart_recipes", "dart_data", "dart_desktops"),
+    ("dart_phones",),
+    ("dart_adapters",),
     ("benchmarks",),
     ("examples",),
 )
@@ -47,9 +45,14 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "workers": (
         ("workers.runtime",),
-        ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "workers.tracker"),
+        ("workers.env", "workers.rollout", "workers.recorder", "workers.curator"),
         ("workers.env.backends",),
-        ("workers.desktop_server", "workers.env.main"),
+        ("workers.env.main",),
+    ),
+    "dart_desktops": (
+        ("dart_desktops.desktop",),
+        ("dart_desktops.osworld",),
+        ("dart_desktops.server", "dart_desktops.command", "dart_desktops.checks"),
     ),
     "dart_streams.console": (
         ("dart_streams.console.runs",),
@@ -66,39 +69,41 @@ LEARNING_READS = {f"trainer.data.{name}" for name in ("samples", "rows", "collat
 """Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
 DOORS = {("dart_streams.console.cli.bench", "benchmarks.commands")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
-OURS = ("benchmarks", "dart_streams", "examples", "topics", "trainer", "workers")
+FOLDERS = ("benchmarks", "examples", *PRODUCT)
+OURS = tuple(Path(folder).name for folder in FOLDERS)
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
 DATA_LIBRARIES = {"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"}
-DATA_SIDE = ("dart_streams/console/datasets/parquet.py", "workers/tracker/backends/")
+DATA_SIDE = ("dart_streams/console/datasets/parquet.py", "plugins/data/dart_data/tracker/backends/")
 """What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",
-    "dart_streams/recipes/gui_actor/",
+    "plugins/recipes/dart_recipes/gui_actor/",
     "dart_streams/console/bundles/retrain.py",
     "workers/rollout/",
     "trainer/",
     "benchmarks/",
     "examples/objective.py",
 )
-SANDBOX_SIDE = "workers/env/backends/desktop/guest/"
+SANDBOX_SIDE = "plugins/desktops/dart_desktops/desktop/guest/"
 """What the system's Python runs within a sandbox, which has nothing else of the project."""
-ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "pyautogui", "pyscreeze", "uno", "workers"}
+ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "pyautogui", "pyscreeze", "uno", "dart_desktops"}
 ONLY_IN_SANDBOXES |= sys.stdlib_module_names
-EVALUATOR_SIDE = "workers/env/backends/osworld/evaluator/"
+EVALUATOR_SIDE = "plugins/desktops/dart_desktops/osworld/evaluator/"
 """What runs in .venv/osworld, beside OSWorld's package, which has nothing else of the project."""
 PROVIDER = "examples/osworld_provider.py"
 """What users run beside OSWorld's package."""
-ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "workers"} | sys.stdlib_module_names
+ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "dart_desktops"} | sys.stdlib_module_names
 MCP_SIDE = "workers/env/backends/tools/"
 """What needs the client of MCP servers, which `make desktop` installs."""
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
 DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 
-FILES = sorted(path.relative_to(ROOT) for name in OURS for path in (ROOT / name).rglob("*.py"))
+FILES = sorted(path.relative_to(ROOT) for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
 
 
 def module_of(file: Path) -> str:
-    return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+    parts = file.with_suffix("").parts
+    return ".".join(parts[2:] if parts[0] == "plugins" else parts).removesuffix(".__init__")
 
 
 MODULES = {module_of(file): file for file in FILES}
@@ -206,12 +211,12 @@ def test_a_module_imports_no_library_of_another_environment():
     ("folder", "libraries"), [(SANDBOX_SIDE, ONLY_IN_SANDBOXES), (EVALUATOR_SIDE, ONLY_IN_EVALUATOR)]
 )
 def test_what_runs_apart_from_the_project_imports_nothing_of_it(folder: str, libraries: set[str]):
-    own = folder.strip("/").replace("/", ".")
+    own = module_of(Path(folder))
     files = [file for file in FILES if str(file).startswith(folder)]
     assert files
     for file in files:
         assert tops(file) <= libraries, file
-        assert all(name.startswith(own) for name in imports_of(file) if name.startswith("workers")), file
+        assert all(name.startswith(own) for name in imports_of(file) if name.startswith("dart_")), file
 
 
 def closure(start: str) -> set[str]:
@@ -262,12 +267,6 @@ def test_everything_but_the_model_side_imports_without_torch():
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.skipif(is_installed("torch"), reason="some plug-ins need libraries of the streams")
-@pytest.mark.parametrize("group", ["checks", "commands", "environments"])
-def test_every_entry_point_of_the_plug_ins_can_be_loaded(group: str):
-    assert len([entry.load() for entry in entry_points(group=f"dart_streams.{group}")]) >= 3
 
 
 HEAVY_LIBRARIES = {"aiohttp", "aiokafka", "cassandra", "faust", "kafka", "matplotlib", "numpy", "opentelemetry", "PIL"}

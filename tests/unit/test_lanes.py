@@ -20,8 +20,8 @@ def targets(path: str) -> set[str]:
 
 def test_a_lane_that_takes_long_runs_if_a_file_that_it_covers_changed():
     assert targets("README.md") == targets("workers/runtime/lifecycle.py") == set()
-    assert targets("workers/env/backends/osworld/pages.py") == {"test-osworld"}
-    assert targets("workers/desktop_server/ports.py") == {"test-desktops", "test-osworld"}
+    assert targets("plugins/recipes/pyproject.toml") == {"test-models"}
+    assert targets("plugins/desktops/dart_desktops/server/ports.py") == {"test-desktops", "test-osworld"}
 
 
 def test_every_lane_of_ci_runs_where_its_pass_or_the_files_are_not_known():

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dart_desktops.desktop import syscall_filter
+from dart_desktops.desktop.sandbox import Sandbox
 from dart_streams import socket_folder as module
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import LONGEST_PATH, ROOM, socket_folder
-from workers.env.backends.desktop import syscall_filter
-from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from dart_recipes.distillation import training
+from dart_recipes.distillation.rules import Settings
 from dart_streams.config import Config, parse
 from dart_streams.curation.hooks import Own
 from dart_streams.policy.rendering import Renderer
-from dart_streams.recipes.distillation import training
-from dart_streams.recipes.distillation.rules import Settings
 from tests.model.breadth import boxes, vllm_server
 from tests.model.test_trainer_step import group_of
 from trainer.data.samples import ReadyGroup

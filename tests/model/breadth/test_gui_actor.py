@@ -13,6 +13,12 @@ import torch
 from aiohttp.test_utils import TestClient, TestServer
 from PIL import Image, ImageDraw
 
+from dart_recipes.gui_actor import learning, measure
+from dart_recipes.gui_actor.grounding import Asked, Grounder
+from dart_recipes.gui_actor.head import ActionHead, attention_loss
+from dart_recipes.gui_actor.patches import contains
+from dart_recipes.gui_actor.screens import TargetScreen
+from dart_recipes.gui_actor.serve import GroundingEndpoint
 from dart_streams import actions
 from dart_streams.actions.dialects import View
 from dart_streams.config import Config, parse
@@ -20,12 +26,6 @@ from dart_streams.episodes import prompts
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import probe, tiny
 from dart_streams.policy.rendering import Renderer, renderer_of
-from dart_streams.recipes.gui_actor import learning, measure
-from dart_streams.recipes.gui_actor.grounding import Asked, Grounder
-from dart_streams.recipes.gui_actor.head import ActionHead, attention_loss
-from dart_streams.recipes.gui_actor.patches import contains
-from dart_streams.recipes.gui_actor.screens import TargetScreen
-from dart_streams.recipes.gui_actor.serve import GroundingEndpoint
 from dart_streams.store.blobs import ref_of
 from tests import events
 from topics.values import BlobRef, MessagePart

@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
+from dart_recipes.judge import judging
+from dart_recipes.judge.rules import Settings as JudgeSettings
 from dart_streams.config import Config, parse
 from dart_streams.curation.hooks import Own
 from dart_streams.errors import AccessRefused, UserError
 from dart_streams.policy import probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
-from dart_streams.recipes.judge import judging
-from dart_streams.recipes.judge.rules import Settings as JudgeSettings
 from tests import events
 from tests.model import plain_transformers
 from tests.model.breadth import vllm_server

@@ -53,8 +53,8 @@ def test_another_value_of_gpu_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_changing_between_gpu_and_cpu_installs_again(tmp_path):
-    (tmp_path / "requirements").mkdir()
-    for name in ("requirements/model.txt", "requirements/model-gpu.txt", "pyproject.toml"):
+    for name in ("requirements/model.txt", "requirements/model-gpu.txt", "pyproject.toml", "plugins/x/pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     shown = [run(tmp_path, INSTALLS, GPU=gpu).stdout.splitlines() for gpu in ("0", "0", "1", "1", "0")]
     cpu, gpu = ["installs requirements/model.txt", "made"], ["installs requirements/model-gpu.txt", "made"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import PRODUCT, ROOT
+from tests.sources import PRODUCT, ROOT, TESTS
 
 FILES = sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
 BESIDE = ("benchmarks", "examples", "tests")
@@ -146,7 +146,8 @@ def test_logs_give_a_reason_under_the_one_key(package: str):
 def test_names_of_tests_have_at_most_70_characters():
     names = [
         f"{file.relative_to(ROOT)}: {node.name}"
-        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for folder in TESTS
+        for file in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if node.name.startswith("test_") and len(node.name) > 70

@@ -2,9 +2,9 @@
 
 import csv
 
-from dart_streams.console.cli.osworld import COLUMNS, table_of
+from dart_desktops.command import COLUMNS, table_of
+from dart_desktops.osworld.episode_check import TaskCheck
 from tests.sources import ROOT
-from workers.env.backends.osworld.episode_check import TaskCheck
 
 
 def checks() -> list[TaskCheck]:

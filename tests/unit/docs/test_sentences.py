@@ -13,7 +13,8 @@ MOST = 25
 GENERATED = {DOCS / "configuration.md", DOCS / "cli.md", DOCS / "metrics.md", DOCS / "changelog.md"}
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
-    *sorted((ROOT / "dart_streams/recipes").glob("*/README.md")),
+    *sorted((ROOT / "plugins/recipes/dart_recipes").glob("*/README.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
     *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED and DOCS / "lab" not in page.parents),
 ]
 

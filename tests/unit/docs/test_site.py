@@ -13,13 +13,14 @@ import yaml
 
 from dart_streams.console.cli.main import COMMANDS
 from docs.reference import iterate_keys
-from tests.sources import ROOT
+from tests.sources import PLUGINS, ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [
     *PAGES,
-    *sorted((ROOT / "dart_streams/recipes").glob("*/README.md")),
+    *sorted((ROOT / "plugins/recipes/dart_recipes").glob("*/README.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
 ]
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
@@ -27,7 +28,7 @@ CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 PATH = re.compile(
-    r"(?:topics|dart_streams|workers|trainer|tests|benchmarks|examples|deploy|docs|requirements)/[\w./-]*\w/?"
+    r"(?:topics|dart_streams|workers|trainer|plugins|tests|benchmarks|examples|deploy|docs|requirements)/[\w./-]*\w/?"
 )
 KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
 COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:[-|][a-z]+)*))?)")
@@ -182,6 +183,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
 
 def test_where_things_go_names_every_package():
     text = (DOCS / "development.md").read_text() + (DOCS / "pictures/floors.svg").read_text()
-    for package in [path.parent for name in OURS for path in (ROOT / name).rglob("__init__.py")]:
-        if package.relative_to(ROOT).parts[:2] not in {("workers", "env"), ("dart_streams", "recipes")}:
+    packages = [path.parent for name in OURS for path in (ROOT / name).rglob("__init__.py")]
+    for package in [*packages, *(ROOT / name for name in PLUGINS)]:
+        if package.relative_to(ROOT).parts[:2] != ("workers", "env"):
             assert package.name in text, package

@@ -27,7 +27,7 @@ from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 from dart_streams.visible_text import escape_unseen
-from tests.sources import ROOT
+from tests.sources import PRODUCT, ROOT
 
 HOSTILE = {
     "a title": "\x1b]0;owned\x07",
@@ -172,6 +172,6 @@ def test_text_in_any_script_stays_as_it_is():
 
 
 def test_every_command_prints_on_this_console():
-    files = [*(ROOT / "dart_streams").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    files = [file for folder in PRODUCT for file in (ROOT / folder).rglob("*.py")]
     found = [str(file) for file in files if re.search(r"(?<!Plain)\bConsole\(", file.read_text())]
     assert not found, "use PlainConsole"

@@ -1,0 +1,169 @@
+"""The adapter of Gymnasium, with BrowserGym's MiniWoB++ of its real package in a real Chromium."""
+
+import contextlib
+import io
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+from PIL import Image
+
+from dart_adapters import gymnasium
+from dart_streams.actions import Click, Wait
+from dart_streams.config import parse
+from dart_streams.config.tasks import Task
+from dart_streams.errors import ServiceUnavailable
+from tests.environments import playing
+from workers.env import conformance
+from workers.env.backends.miniwob.browser import find_browser
+from workers.env.backends.miniwob.page import page_folder
+from workers.env.environment import EnvironmentFault, Screen
+
+PYTHON = Path(".venv/browsergym/bin/python")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv/browsergym: run `make adapters`"),
+]
+BUTTON = (239, 239, 239)
+"""Chromium's grey of a button."""
+
+
+def task(page: str = "click-test", seed: int = 0) -> Task:
+    return Task(environment="gymnasium", page=page, seed=seed, max_steps=5, split="train")
+
+
+def made(**options) -> gymnasium.GymnasiumBackend:
+    options = {"browser": find_browser(), "reset_timeout_s": 300.0, **options}
+    table = {"backend": "gymnasium", "installed": {"options": options, "call_timeout_s": 300.0}}
+    return gymnasium.backend(parse({"env": table}))
+
+
+def button_of(screen: Screen) -> Click:
+    """Return a click on the middle of what has a button's grey."""
+    with Image.open(io.BytesIO(screen.image)) as image:
+        pixels = image.convert("RGB").load()
+        found = [(x, y) for x in range(image.width) for y in range(image.height) if pixels[x, y] == BUTTON]
+    xs, ys = sorted(x for x, _ in found), sorted(y for _, y in found)
+    return Click(xs[len(xs) // 2], ys[len(ys) // 2])
+
+
+class WithOracle(gymnasium.GymnasiumEnvironment):
+    """An environment that presses the button that it sees."""
+
+    async def demonstrate(self, task):
+        assert self.shown is not None
+        yield button_of(self.shown)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def backend() -> AsyncIterator[gymnasium.GymnasiumBackend]:
+    os.environ["MINIWOB_URL"] = f"{page_folder().as_uri()}/"
+    own = made()
+    await own.start()
+    yield own
+    await own.stop()
+    del os.environ["MINIWOB_URL"]
+
+
+async def test_browsergym_keeps_the_contract(backend, monkeypatch):
+    monkeypatch.setattr(gymnasium, "GymnasiumEnvironment", WithOracle)
+    await conformance.check(backend, task())
+
+
+async def test_its_processes_get_no_secrets_of_the_worker(backend, monkeypatch):
+    monkeypatch.setenv("DART_KAFKA_PASSWORD", "secret")
+    own = made()
+    async with playing(own, task()) as environment:
+        process = psutil.Process(environment.process.process.pid)
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):  # The renderer of the page before it ends late.
+                assert "DART_KAFKA_PASSWORD" not in each.environ()
+        assert "MINIWOB_URL" in process.environ()
+    await own.stop()
+
+
+async def test_another_seed_and_another_page_are_another_task(backend):
+    environment = await backend.open(task())
+    screens = [await environment.reset(task(page, seed)) for page, seed in (("click-test", 0), ("click-test", 1))]
+    other = await environment.reset(task("click-dialog"))
+    assert len({screen.image for screen in (*screens, other)}) == 3
+    assert other.instruction != screens[0].instruction
+    await environment.close()
+
+
+async def test_a_process_that_is_killed_or_hangs_is_a_fault_that_leaves_nothing(backend):
+    for number, kind in enumerate((signal.SIGKILL, signal.SIGSTOP)):
+        async with playing(backend, task()) as environment:
+            process = environment.process.process
+            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            assert any("chrom" in one.name() for one in tree)
+            backend.call_timeout_s = 2.0
+            process.send_signal(kind)
+            with pytest.raises(EnvironmentFault, match=r"has ended|does not answer"):
+                await environment.step(Wait(), f"{number}")
+            backend.call_timeout_s = 300.0
+        assert not psutil.wait_procs(tree, timeout=300)[1]
+        healed = await backend.open(task())
+        shown = await healed.reset(task())
+        assert (await healed.step(button_of(shown), "press")).done
+        assert await healed.evaluate() == 1
+        await healed.close()
+
+
+async def test_what_is_not_there_is_named(backend):
+    with pytest.raises(ServiceUnavailable, match=r"no /nowhere/python: `make adapters`"):
+        await made(python="/nowhere/python").start()
+    for options, page, why in (
+        ({"packages": "no_such_package"}, "click-test", "No module named 'no_such_package'"),
+        ({}, "no-such-page", "no-such-page"),
+    ):
+        own = made(**options)
+        environment = await own.open(task(page))
+        with pytest.raises(EnvironmentFault, match=why):
+            await environment.reset(task(page))
+        await environment.close()
+        await own.stop()
+
+
+async def test_any_gymnasium_environment_is_rendered_as_it_comes(tmp_path):
+    """An environment without a screenshot in its observation that takes actions as dictionaries."""
+    site = next((PYTHON.parents[1] / "lib").glob("python*/site-packages"))
+    module = site / "dart_columns_of_a_test.py"
+    module.write_text(COLUMNS)
+    try:
+        own = made(packages="dart_columns_of_a_test", id="columns-v0", dialect="typed", browser="")
+        await conformance.check(own, task("any", 2))
+        async with playing(own, task("any", 2)) as environment:
+            assert (await environment.step(Click(2 * 16 + 1, 1), "1")).done
+            assert await environment.evaluate() == 1
+        await own.stop()
+    finally:
+        for left in (module, *(site / "__pycache__").glob(f"{module.stem}.*")):
+            left.unlink()
+
+
+COLUMNS = """
+import gymnasium, numpy
+class Columns(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(4)
+    action_space = gymnasium.spaces.Dict()
+    render_mode = "rgb_array"
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.hidden, self.clicked = seed % 4, -1
+        return 0, {}
+    def step(self, action):
+        if action["type"] == "click" and action["button"] == "left":
+            self.clicked = action["x"] * 4 // 64
+        return 0, float(self.clicked == self.hidden), self.clicked >= 0, False, {}
+    def render(self):
+        pixels = numpy.zeros((64, 64, 3), numpy.uint8)
+        pixels[1, 1, 0] = self.clicked + 1
+        return pixels
+gymnasium.register("columns-v0", entry_point=Columns)
+"""

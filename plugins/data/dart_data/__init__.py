@@ -1,0 +1,1 @@
+"""What takes a run's data elsewhere. It only reads the log, and nothing may depend on it."""

@@ -1,0 +1,177 @@
+"""Keys mean the same on every backend: the browser, desktops (OSWorld's machines among them) and BrowserGym."""
+
+import ast
+from collections.abc import Iterable
+
+import pytest
+
+from dart_adapters import action_formats
+from dart_desktops.desktop.inputs import NAMED_KEYS, input_events
+from dart_streams import actions
+from dart_streams.actions import keys
+from tests.keyboard import EDITED, TYPED
+from workers.env.backends.miniwob import inputs
+
+SHIFT, COMMANDING = "Shift_L", {"Control_L", "Alt_L", "Super_L"}
+
+
+def typed_in_browser(sequence: Iterable[actions.Action]) -> str:
+    """Return the text that Chromium inserts for its input events."""
+    held, text = inputs.NOTHING_HELD, ""
+    for action in sequence:
+        calls, held = inputs.input_calls(action, held)
+        text += "".join(params.get("text", "") for _, params in calls)
+    return text
+
+
+def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
+    """Return what a US keyboard types by the events of a desktop."""
+    down, text = [], ""
+    for kind, name in (event for action in sequence for event in input_events(action)):
+        characters = name if kind == "text" else " " if name == "space" else name if len(name) == 1 else ""
+        if kind != "up" and COMMANDING.isdisjoint(down):
+            plain = [character for character in characters if character.isascii()]
+            text += "".join(keys.with_shift(one) if SHIFT in down and one in plain else one for one in characters)
+        if kind == "down":
+            down.append(name)
+        elif kind == "up":
+            down.remove(name)
+    return text
+
+
+def typed_by_playwright(sequence: Iterable[actions.Action]) -> str:
+    """Return what a US keyboard types by BrowserGym's calls."""
+    down, text = set(), ""
+    for call in (ast.parse(action_formats.to_browsergym(action), mode="eval").body for action in sequence):
+        name, argument = call.func.id, ast.literal_eval(call.args[0])
+        pressed = (
+            argument.replace("++", "+plus").split("+") if name == "keyboard_press" and argument != "+" else [argument]
+        )
+        shift = "Shift" in down or "Shift" in pressed
+        for one in pressed if name in {"keyboard_press", "keyboard_down"} else []:
+            key = {"plus": "+", "Space": " "}.get(one, one)
+            text += "" if len(key) > 1 else keys.with_shift(key) if shift else key
+        if name == "keyboard_type":
+            text += "".join(keys.with_shift(one) if shift and one.isascii() else one for one in argument)
+        if name == "keyboard_down":
+            down.add(argument)
+        elif name == "keyboard_up":
+            down.discard(argument)
+    return text
+
+
+FEWER = {"éß€中😀´ÉÉ": 6, "A!é ": 2}
+"""Of what no US keyboard has, Playwright only types what is pressed alone."""
+
+
+@pytest.mark.parametrize("typed", [typed_in_browser, typed_on_desktop, typed_by_playwright])
+@pytest.mark.parametrize(("sequence", "text"), TYPED, ids=range(len(TYPED)))
+def test_keys_type_the_same_on_each_backend(typed, sequence, text):
+    if typed is typed_by_playwright:
+        possible = FEWER.get(text, len(text))
+        sequence, text = sequence[: len(sequence) * possible // max(1, len(text))], text[:possible]
+    assert typed(sequence) == text
+
+
+SPELLED = {
+    "enter": "return Return RETURN KP_Enter enter NumpadEnter",
+    "escape": "esc Escape ESC",
+    "backspace": "BackSpace back_space BKSP",
+    "delete": "del Delete DEL",
+    "insert": "ins Insert",
+    "space": "spacebar Space",
+    "ctrl": "control Ctrl CONTROL Control_L Control_R ctrlleft ctrlright ControlLeft ControlRight",
+    "alt": "Alt_L Alt_R option altleft AltRight AltGraph",
+    "shift": "Shift_L Shift_R shiftleft ShiftRight",
+    "meta": "cmd command win windows super Super_L Super_R Meta_L MetaRight winleft winright",
+    "pageup": "page_up PageUp Page_Up pgup Prior page-up",
+    "pagedown": "page_down PageDown pgdn Next page-down",
+    "up": "ArrowUp arrow_up Up",
+    "down": "ArrowDown Down",
+    "left": "ArrowLeft Left",
+    "right": "ArrowRight Right",
+    "f5": "F5 f5",
+    "f12": "F12",
+    "home": "Home HOME",
+    "end": "End",
+    "menu": "apps ContextMenu Menu",
+    "printscreen": "Print PrtSc print_screen",
+}
+SPELLINGS = [(spelling, name) for name, spellings in SPELLED.items() for spelling in spellings.split()]
+
+
+@pytest.mark.parametrize(("spelling", "name"), SPELLINGS)
+def test_a_key_is_the_same_however_it_is_spelled_on_each_backend(spelling, name):
+    plain, spelled = actions.Hotkey((name,)), actions.Hotkey((spelling,))
+    assert inputs.input_calls(spelled) == inputs.input_calls(plain)
+    assert input_events(spelled) == input_events(plain) == [[kind, NAMED_KEYS[name]] for kind in ("down", "up")]
+    assert action_formats.to_browsergym(spelled) == action_formats.to_browsergym(plain) != action_formats.NOTHING
+    assert action_formats.to_androidworld(spelled) == action_formats.to_androidworld(plain)
+
+
+def test_each_key_with_a_name_is_one_of_each_backend():
+    assert set(inputs.NAMED_KEYS) == set(NAMED_KEYS) == keys.NAMED
+    beyond = {f"f{number}" for number in range(13, 25)}
+    assert set(action_formats.NAMED_KEYS) == keys.NAMED - beyond, "Playwright has twelve"
+
+
+@pytest.mark.parametrize("modifier", ["ctrl", "alt", "meta"])
+def test_a_capital_with_a_modifier_means_its_key(modifier):
+    for capital, small in (("A", "a"), ("Z", "z")):
+        plain, other = actions.Hotkey((modifier, small)), actions.Hotkey((modifier, capital))
+        assert inputs.input_calls(other) == inputs.input_calls(plain)
+        assert input_events(other) == input_events(plain)
+        assert action_formats.to_browsergym(other) == action_formats.to_browsergym(plain)
+
+
+def test_what_has_no_key_presses_none():
+    for name in ("dead_acute", "fn", "nonsense", "\0", "e\u0301"):
+        for action in (actions.Hotkey((name,)), actions.KeyDown(name), actions.KeyUp(name)):
+            assert inputs.input_calls(action) == ([], inputs.NOTHING_HELD)
+            assert input_events(action) == []
+            assert action_formats.to_browsergym(action) == action_formats.NOTHING
+
+
+def test_the_table_has_each_kind_of_action_of_the_keyboard():
+    kinds = {type(action) for sequence, _ in (*TYPED, *EDITED) for action in sequence}
+    assert kinds == {actions.Hotkey, actions.KeyDown, actions.KeyUp, actions.Type}
+
+
+POINTED: list[tuple[actions.Action, list[list[object]]]] = [
+    (actions.Click(9, 8, "left", 2), [["move", 9, 8], *[["press", "left"], ["release", "left"]] * 2]),
+    (actions.Click(9, 8, "right"), [["move", 9, 8], ["press", "right"], ["release", "right"]]),
+    (actions.Click(9, 8, "middle", 3), [["move", 9, 8], *[["press", "middle"], ["release", "middle"]] * 3]),
+    (
+        actions.Drag(2, 4, 8, 20, "right"),
+        [["move", 2, 4], ["press", "right"], ["move", 5, 12], ["move", 8, 20], ["release", "right"]],
+    ),
+    *(
+        (actions.Scroll(9, 8, direction, 3), [["move", 9, 8], ["scroll", direction, 3]])
+        for direction in ("up", "down", "left", "right")
+    ),
+]
+
+
+@pytest.mark.parametrize(("action", "wanted"), POINTED, ids=str)
+def test_the_mouse_does_the_same_in_the_browser_and_on_desktops(action, wanted):
+    assert input_events(action) == wanted
+    assert seen_of(inputs.input_calls(action)[0]) == wanted
+
+
+def seen_of(calls: list[inputs.Call]) -> list[list[object]]:
+    """Return the browser's events of the mouse in a desktop's words, without moves to where it is."""
+    seen: list[list[object]] = []
+    for _, event in calls:
+        place = ["move", event["x"], event["y"]]
+        if place not in seen:
+            seen.append(place)
+        match event["type"]:
+            case "mousePressed":
+                seen.append(["press", event["button"]])
+            case "mouseReleased":
+                seen.append(["release", event["button"]])
+            case "mouseWheel":
+                down, right = event["deltaY"] // inputs.SCROLL_PIXELS, event["deltaX"] // inputs.SCROLL_PIXELS
+                direction = "down" if down > 0 else "up" if down < 0 else "right" if right > 0 else "left"
+                seen.append(["scroll", direction, abs(down + right)])
+    return seen

@@ -1,4 +1,0 @@
-"""The evaluators' sidecar in OSWorld's own environment (``make osworld``), which scores each task in a process.
-
-It imports only the standard library and OSWorld's package; ``workers.env.backends.osworld.sidecar`` starts it.
-"""
