@@ -15,14 +15,8 @@ def find_backend(name: str) -> EntryPoint:
     entries = {entry_point_text(entry): entry for entry in entry_points(group=ENTRY_POINTS, name=name)}
     if not entries:
         known = ", ".join(sorted({*BUILT_IN, *known_names(ENTRY_POINTS)}))
-        raise ConfigError(
-            f"env.backend: no environment {name!r}; known are {known}. "
-            + (
-                missing_advice(ENTRY_POINTS)
-                or f"Another one comes with a package that has an entry point of the group {ENTRY_POINTS!r}: "
-                "install it here"
-            )
-        )
+        others = f"Another one comes with a package that has an entry point of the group {ENTRY_POINTS!r}: install it"
+        raise ConfigError(f"env.backend: no environment {name!r}; known are {known}. {missing_advice(name) or others}")
     if len(entries) > 1:
         raise ConfigError(f"env.backend: {name!r} is brought by {' and by '.join(sorted(entries))}: uninstall one")
     [entry] = entries.values()

@@ -1,6 +1,10 @@
-"""Entry points of installed packages, by which recipes and environments are found."""
+"""Entry points of installed packages, by which recipes, environments and verbs are found."""
 
 from importlib.metadata import entry_points
+
+PLUGINS = dict.fromkeys(("androidworld", "gymnasium", "openenv"), "adapters") | {"worker.tracker": "data"}
+PLUGINS |= {"desktop": "desktops", "osworld": "desktops", "worker.desktops": "desktops", "phone": "phones"}
+"""The plug-in of each entry point of the project, but for recipes."""
 
 
 def known_names(group: str) -> list[str]:
@@ -8,11 +12,7 @@ def known_names(group: str) -> list[str]:
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
-def missing_advice(group: str) -> str:
-    """Return what to do where a group has no entry point at all, as where code runs without being installed; or ''."""
-    if known_names(group):
-        return ""
-    return (
-        f"no installed package has an entry point of the group {group!r}, not even dart-streams, whose code runs here "
-        "without being installed: `pip install --no-deps` its wheel, or its checkout"
-    )
+def missing_advice(name: str, default: str = "") -> str:
+    """Return how to install the plug-in that has an entry point; '' for an entry point of others."""
+    advice = "is not installed here: run `make dev` in a checkout, or `pip install --no-deps` its wheel"
+    return f"dart-{plugin} {advice}" if (plugin := PLUGINS.get(name, default)) else ""

@@ -40,7 +40,8 @@ def find_recipe(name: str) -> str:
     if not packages:
         known = known_recipes()
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else missing_advice(ENTRY_POINTS) or f"known are {', '.join(known)}"
+        others = f"known are {', '.join(known)}" if known else missing_advice(name, "recipes")
+        hint = f"did you mean {near[0]!r}?" if near else others
         raise ConfigError(f"{CHOICE}: no recipe {name!r}: {hint}")
     if len(packages) > 1:
         raise ConfigError(f"{CHOICE}: {name!r} is brought by {' and by '.join(sorted(packages))}: uninstall one")

@@ -9,8 +9,8 @@ from docs.reference import iterate_keys
 from tests import durations
 from tests.sources import CORE, PRODUCT, ROOT, TESTS
 
-PRODUCT_LINES = 77_975
-CORE_LINES = 60_670
+PRODUCT_LINES = 77_971
+CORE_LINES = 60_666
 """Without plug-ins. Lines are those of Python files, blank ones and docstrings included."""
 TEST_LINES = 84_776
 CORE_TEST_LINES = 71_212

@@ -126,16 +126,17 @@ def load_command(command: Command) -> Any:
 
 def find_verbs(name: str) -> Sequence[Any]:
     """Return the entry points of verb ``name``; what finds them is imported only for verbs of plug-ins."""
-    from importlib.metadata import entry_points
-
-    return list(entry_points(group="dart_streams.commands", name=name))
+    return list(importlib.import_module("importlib.metadata").entry_points(group="dart_streams.commands", name=name))
 
 
 def load_verb(name: str) -> Any:
     """Import a verb of a plug-in; raise UserError unless exactly one package has it."""
-    if len(found := find_verbs(name)) != 1:
-        raise UserError(f"{name.replace('.', ' ')}: {len(found)} installed packages have this verb, in place of one")
-    return found[0].load()
+    if len(found := find_verbs(name)) == 1:
+        return found[0].load()
+    from dart_streams.config.entry_points import missing_advice
+
+    why = f"{len(found)} installed packages have this verb" if found else missing_advice(name)
+    raise UserError(f"{name.replace('.', ' ')}: {why}")
 
 
 def main() -> None:

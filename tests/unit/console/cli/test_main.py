@@ -55,7 +55,7 @@ def test_an_installed_package_brings_a_verb(tmp_path, monkeypatch):
 
 def test_a_verb_whose_plug_in_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(main, "find_verbs", lambda name: [])
-    with pytest.raises(UserError, match="worker tracker: 0 installed packages have this verb"):
+    with pytest.raises(UserError, match="worker tracker: dart-data is not installed here: run `make dev`"):
         main.load_verb("worker.tracker")
 
 
