@@ -19,14 +19,15 @@ from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.server import PageServer
 from dart_streams.console.views.page.take_over_route import load_take_over_files
 from dart_streams.episodes.trajectory_summary import summarize
-from tests.integration.env_harness import Harness, harness_of, order, solve, worker
+from tests import events
+from tests.integration.env_harness import QUICK, Harness, harness_of, order, solve, worker
 from tests.integration.page_browser import Tab, browser_tab
 from tests.integration.scripted_person import SAID, TAKEN, ScriptedPerson
-from tests.integration.test_take_over import taken_config
 from tests.page.test_page import SHOTS
 from tests.task_files import write_tasks
 from tests.waiting import until
 from tests.worker_runs import running_worker
+from topics import actions
 from topics.action_requests import ActionRequest
 from topics.feedback import Feedback
 from topics.rollout_orders import RolloutOrder
@@ -96,7 +97,13 @@ async def rollout(config: Config, ordered: RolloutOrder, monkeypatch: pytest.Mon
 
 def clicks(services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> contextlib.AbstractAsyncContextManager[Run]:
     """Return a rollout of a simulated page of six clicks."""
-    config = taken_config(services, tmp_path, write_tasks(tmp_path, "steps-6", max_steps=10))
+    times = {"request_timeout_s": 300.0, "episode_timeout_s": 900.0}
+    config = services.config(
+        env={"backend": "simulated", "slots": 2, "simulated": QUICK, **times},
+        tasks=write_tasks(tmp_path, "steps-6", max_steps=10),
+        run={"drain_s": 6, "state_dir": str(tmp_path)},
+        feedback={"enabled": True},
+    )
     return rollout(config, order(0, TASK.task_id, max_steps=10), monkeypatch)
 
 
@@ -144,10 +151,21 @@ async def come_second(run: Run) -> None:
     assert len(run.noted) == 1, "nothing was asked for"
 
 
+async def act_unasked(run: Run, step: int) -> None:
+    """Send an action for a step as a person who does not play the rollout."""
+    [identity] = run.harness.observed
+    sent = {"request_id": f"{identity}/{step}/person", "trajectory_id": identity, "step": step}
+    unasked = events.action_response("Action: wait()", worker_id="a person who was not asked", **sent)
+    publisher = run.harness.publisher
+    for partition in range(await publisher.partitions_of(actions.TOPIC)):
+        await publisher.publish(actions.TOPIC, unasked, partition=partition)
+
+
 async def test_a_person_takes_over_gives_back_once_and_solves_it(services, tmp_path, monkeypatch):
     async with clicks(services, tmp_path, monkeypatch) as run, browser_tab(SHOTS) as tab:
         person = await press(tab, run)
         await come_second(run)
+        await act_unasked(run, 1)
         await act(person, 1)
         await person.turn(2)
         await tab.shot("take-over")
