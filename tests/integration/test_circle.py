@@ -33,8 +33,6 @@ from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.lineage import traces
-from dart_streams.console.lineage.lineage import READ
 from dart_streams.console.lineage.traces import Timeline, lines_in
 from dart_streams.console.repair.projection import COLUMNS
 from dart_streams.console.runs import run_folder as folder
@@ -53,7 +51,7 @@ from tests.integration.exported_page import answers, screens
 from tests.processes import command_of
 from tests.stored_rows import cluster_of
 from tests.waiting import wait_until
-from topics import ALL, action_requests, curated, observations, rollout_orders, trajectories
+from topics import ALL, action_requests, curated, rollout_orders, trajectories
 
 HERE = Path(__file__).parent
 STAND_IN = "benchmarks.stand_in_trainer"
@@ -358,27 +356,6 @@ def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished
     assert answer("trace", "--coverage", "--bundle", str(bundle)) == live
 
 
-@pytest.mark.parametrize("missing", [names.SPAN_TRAIN_STEP, names.SPAN_GROUP, names.SPAN_TRAJECTORY, names.SPAN_STEP])
-def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
-    source = Bundle(bundle)
-    known = RunState(keep_steps=True).fold(read_log(source, READ))
-    lines = list(source.lines("traces"))
-    step = known.trained[2]
-    member = next(member for member in known.groups[step.group_ids[0]][0].members if member.selected)
-    marks = {
-        names.SPAN_TRAIN_STEP: f'"{names.ATTR_TRAIN_STEP}":2}}',
-        names.SPAN_GROUP: f'"{names.ATTR_GROUP}":"{step.group_ids[0]}"',
-        names.SPAN_TRAJECTORY: f'"{names.ATTR_TRAJECTORY}":"{member.trajectory_id}"',
-        names.SPAN_STEP: f'"{names.ATTR_TRAJECTORY}":"{member.trajectory_id}"',
-    }
-    name = f'"name":"{missing}"'
-    kept = [line for line in lines if name.encode() not in line or marks[missing].encode() not in line]
-    assert len(kept) < len(lines)
-    found = traces.measure_coverage(known, Timeline(kept), source.manifest.run)
-    assert found.traced_steps < found.trained_steps
-    assert list(found.broken) == [missing]
-
-
 def test_an_optimizer_step_is_walked_down_and_a_screenshot_up(bundle: Path):
     down = answer("trace", "3", "--bundle", str(bundle))
     group = down["made_of"][0]
@@ -416,12 +393,6 @@ def test_what_was_not_trained_on_is_explained(bundle: Path):
         order = answer("trace", min(known.orders_of[group_id]), "--bundle", str(bundle))
         assert order["fields"]["at"].startswith("rollout-orders[")
     assert fates & {"dropped", "under way"}
-
-
-def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
-    refused = invoke("trace", "g00000", "--bundle", str(bundle))
-    assert isinstance(refused.exception, UserError)
-    assert "did you mean 'g0000" in str(refused.exception)
 
 
 def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
@@ -507,24 +478,6 @@ def test_a_capture_restores_the_run_where_there_was_nothing(finished: Finished, 
     occupied = invoke("restore", str(bundle), "--state", str(tmp_path / "third"), "--config", str(elsewhere))
     assert "is a live prefix" in str(occupied.exception)
     assert not (tmp_path / "third").exists()
-
-
-def test_a_bundle_is_published_under_a_shadow_prefix_only(finished: Finished, bundle: Path):
-    where = ("--config", str(finished.made.config_file), "--topics", "observations,trajectories")
-    shadow = f"shadow.{finished.made.id}."
-    rows = {row["topic"]: row for row in answer("replay", str(bundle), "--into", shadow, *where)}
-    source, bus = Bundle(bundle), msgspec.structs.replace(finished.config.bus, prefix=shadow)
-    for topic in (observations.TOPIC, trajectories.TOPIC):
-        kept = sorted(source.records(topic.name), key=lambda record: (record.partition, record.offset))
-        again = sorted(run_log.present_records(bus, topic), key=lambda record: (record.partition, record.offset))
-        assert rows[topic.name]["records"] == len(kept) == len(again)
-        assert [(r.partition, r.key, r.value, r.headers, r.at_ms) for r in again] == [
-            (r.partition, r.key, r.value, r.headers, r.at_ms) for r in kept
-        ]
-    for prefix in (shadow, finished.config.bus.prefix):
-        refused = invoke("replay", str(bundle), "--into", prefix, *where)
-        assert isinstance(refused.exception, UserError)
-        assert repr(prefix) in str(refused.exception)
 
 
 def test_explorations_are_played_beside_training(bundle: Path):

@@ -119,12 +119,6 @@ def test_a_process_exits_with_what_its_run_returns(tmp_path: Path, monkeypatch: 
     assert ended.value.code == 7
 
 
-def test_replicas_are_named_after_their_hosts():
-    assert process.worker_name("env", "") == "env-0"
-    assert process.worker_name("env", "left") == "left"
-    assert process.worker_name("env", "env-{host}") == f"env-{socket.gethostname()}"
-
-
 @pytest.mark.parametrize("name", ["rollout-orders", ""])
 def test_schemas_are_json(name: str):
     done = dart_streams("topics", "schema", *([name] if name else []))
@@ -180,11 +174,6 @@ def test_the_doctor_looks_at_the_configured_model_tasks_browser_and_disk(tmp_pat
 @pytest.mark.parametrize(("gib", "status"), [(1.0, "fail"), (3.0, "warn"), (10.0, "ok")])
 def test_amounts_are_judged_by_what_is_needed_and_what_is_enough(gib: float, status: str):
     assert doctor_checks.judge_amount("disk", gib, 3, 10, "free", "make room").status == status
-
-
-def test_a_missing_configuration_is_a_user_error(tmp_path: Path):
-    with pytest.raises(ConfigError, match="no configuration file"):
-        read_config(tmp_path / "none.toml")
 
 
 def test_a_run_starts_from_the_model_directory_that_is_named(tmp_path: Path):

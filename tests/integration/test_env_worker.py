@@ -88,18 +88,6 @@ async def test_every_way_in_which_a_policy_can_end_an_episode(configure, monkeyp
     assert (ends[0].taken.text, ends[0].taken.action, ends[3].step) == ("I am a teapot", None, 3)
 
 
-async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configure):
-    config = configure()
-    harness = await env_harness.played(config, env_harness.order(0, "simulated/steps-3#1", purpose="demonstration"))
-    assert (harness.outcome(0), harness.requests) == ("success", [])
-    [trajectory] = harness.observed.values()
-    x, y = env_harness.POINT.findall(trajectory[0].instruction)[0]
-    for number, observation in enumerate(trajectory[1:]):
-        assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
-        assert observation.taken.text == f"Action: click(start_box='({x},{y})')"
-        assert observation.taken.tokens == []
-
-
 class ReadingHarness(env_harness.Harness):
     """Reads the newest screenshot of each request, as a rollout worker does; a missing one is an error."""
 

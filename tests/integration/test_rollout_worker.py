@@ -22,7 +22,7 @@ from tests.worker_runs import BOUND_S, exit_code_of, running_worker, worker_proc
 from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
-from topics.values import BlobRef, MessagePart, Sampling
+from topics.values import BlobRef, MessagePart
 from topics.weights import WeightPart, WeightVersion
 from workers.rollout import main, weight_updater
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
@@ -216,32 +216,6 @@ async def test_a_fault_of_the_engine_becomes_the_replys_error(config):
     assert by_id["r0"].error == "blob 17 is not in the store"
     assert (by_id["r0"].text, by_id["r0"].tokens, by_id["r0"].versions) == ("", [], [])
     assert by_id["r1"].error is None
-
-
-class Talkative(ScriptedEngine):
-    """Answers with as many characters and tokens as the request's sampling says."""
-
-    async def generate(self, request: ActionRequest) -> Generation:
-        answer, count = await super().generate(request), request.sampling.max_tokens
-        worst = [-1.2345678901234567e-05] * min(count, 32_768)
-        return msgspec.structs.replace(
-            answer, text="\x01" * (count // 2), tokens=[151_643] * len(worst), logprobs=worst, entropies=worst
-        )
-
-
-async def test_an_answer_too_large_for_a_record_becomes_an_error(config):
-    asked = [request(number, sampling=Sampling(max_tokens=count)) for number, count in enumerate((32_768, 2**21, 8))]
-    engine = Talkative(config)
-    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies), worker(config, engine=engine):
-        await ask(publisher, *asked)
-        await replies.until(answered(range(3)))
-        await ask(publisher, request(3, reply_partition=1))
-        await replies.until(answered(range(4)))
-    by_id = {action.request_id: action for action in replies.events}
-    assert [by_id[f"r{number}"].error is None for number in range(4)] == [True, False, True, True]
-    assert len(by_id["r0"].tokens) == 32_768
-    assert "an event of actions cannot be published: the value takes" in by_id["r1"].error
-    assert (by_id["r1"].text, by_id["r1"].tokens, by_id["r1"].versions) == ("", [], [])
 
 
 DELTA = weight_version(

@@ -86,3 +86,4 @@ def test_the_module_that_takes_ctrl_c_is_there_before_the_libraries():
 def test_replicas_of_a_container_are_named_by_their_host():
     assert worker_name("env", "env-{host}") == f"env-{socket.gethostname()}"
     assert worker_name("env", "") == "env-0"
+    assert worker_name("env", "left") == "left"
