@@ -1,6 +1,7 @@
-"""The page and the report in a real Chromium: axe-core finds nothing, and texts fit at three widths."""
+"""The page, its list of runs and the report in a real Chromium: axe-core finds nothing, texts fit at three widths."""
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
+from dart_streams.console.launch.folder_catalog import FolderCatalog
 from dart_streams.console.launch.services import jars
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import RecordMetadata
@@ -37,6 +39,9 @@ FOUND_PLACES = (
     "nosuch",
     "trajectory?id=nosuch",
 )
+GOLDEN = Path(__file__).parents[1] / "unit/golden/bundle.v1.dart"
+NAMES = ("a.dart", "runs/a-bundle-of-a-rather-long-name-that-somebody-chose.dart", "runs/b.dart")
+SIZES = (("1920", WIDE, False), ("1280-dark", SIZE, True), ("390-dark", PHONE, True), ("390", PHONE, False))
 Check = Callable[[Tab], Awaitable[list[str]]]
 
 
@@ -173,3 +178,34 @@ async def test_a_record_of_the_log_can_be_read_on_a_phone(recorded: Path):
         )
         assert "trajectory_id" in value
         assert rest <= 0
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    """A state folder with bundles, of which one is damaged."""
+    for name in NAMES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(GOLDEN, tmp_path / name)
+    (tmp_path / "runs/torn.dart").write_bytes(GOLDEN.read_bytes()[:-20])
+    return tmp_path
+
+
+@needs_axe
+@pytest.mark.timeout(1800)
+async def test_the_list_of_runs_fits_and_axe_finds_nothing(listed: Path):
+    source = BundleSource(Bundle(listed / NAMES[0])).read()
+    guard = Guard(frozenset(), 1, tls=False)
+    page_server = PageServer(source, guard, load_assets(None), catalog=FolderCatalog(listed, source))
+    found = []
+    async with beside(page_server.application()) as (page, base):
+        await page.open(f"{base}?token={guard.token}")
+        await page.open(f"{base}?run=runs%2Fb.dart&against={NAMES[1]}#/runs?export={NAMES[1]}")
+        for name, size, dark in SIZES:
+            await page.resize(*size, phone=size == PHONE)
+            await page.dark(dark)
+            await page.until("document.querySelectorAll('tbody tr').length === 4", "the list")
+            problems = [*await find_cut_texts(page), *await find_violations(page)]
+            found += [f"{name}: {one}" for one in problems]
+            await page.shot(f"runs-list-{name}")
+        assert page.errors == []
+    assert found == []
