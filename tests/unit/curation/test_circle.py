@@ -54,15 +54,21 @@ def turn(circle, trainer=0.5):
         circle.train(circle.random.randrange(3))
 
 
+def turned(shape, turns=200, trainer=0.5, kind=SimulatedCircle):
+    """Return a circle of a shape after this number of turns."""
+    circle = circle_of(shape, kind)
+    for _ in range(turns):
+        turn(circle, trainer)
+    return circle
+
+
 def events(circle, topic):
     return [written.event for written in circle.logs.get(topic, [])]
 
 
 @given(SHAPES)
 def test_every_order_goes_through_legal_stages_only(shape):
-    circle = circle_of(shape)
-    for _ in range(120):
-        turn(circle)
+    circle = turned(shape, turns=120)
     circle.settle()
     finishes = {event.order_id: event for event in events(circle, "trajectories")}
     curated = {member.trajectory_id for group in events(circle, "curated") for member in group.members}
@@ -115,9 +121,7 @@ class Watched(SimulatedCircle):
 @settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_groups_are_opened_only_while_the_staleness_bound_has_room(shape):
-    circle = circle_of(shape, kind=Watched)
-    for _ in range(200):
-        turn(circle, trainer=0.2)
+    turned(shape, trainer=0.2, kind=Watched)
 
 
 @settings(max_examples=15, deadline=None)
@@ -163,9 +167,7 @@ class Granting(SimulatedCircle):
 @settings(max_examples=15, deadline=None)
 @given(SHAPES)
 def test_every_group_and_trajectory_is_used_at_most_once(shape):
-    circle = circle_of(shape, Granting)
-    for _ in range(200):
-        turn(circle)
+    circle = turned(shape, kind=Granting)
     granted = {}
     for order in events(circle, "rollout-orders"):
         where = parse_order_id(order.order_id)
@@ -241,9 +243,7 @@ def repeated(log, random):
 @settings(max_examples=12, deadline=None)
 @given(SHAPES, st.sampled_from(["budget", "dispatch"]))
 def test_decisions_published_twice_are_applied_once(shape, name):
-    circle = circle_of(shape)
-    for _ in range(200):
-        turn(circle)
+    circle = turned(shape)
     circle.settle()
     agent = circle.agents[name]
     topic = "task-difficulty" if name == "budget" else "rollout-budgets"
@@ -282,9 +282,7 @@ def numbered(inputs):
 @settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_dispatch_ignores_repeats_on_all_three_topics(shape):
-    circle = circle_of(shape, kind=Noted)
-    for _ in range(200):
-        turn(circle)
+    circle = turned(shape, kind=Noted)
     circle.settle()
     agent, twice = circle.agents["dispatch"], []
     for topic, written in circle.noted:
@@ -300,9 +298,7 @@ def test_dispatch_ignores_repeats_on_all_three_topics(shape):
 @settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_trajectories_published_twice_or_finished_twice_are_counted_once(shape):
-    circle = circle_of(shape)
-    for _ in range(200):
-        turn(circle)
+    circle = turned(shape)
     log = [written.event for written in circle.logs.get("trajectories", [])]
     twice = [
         msgspec.structs.replace(event, trajectory_id=f"{event.trajectory_id}-{circle.random.randrange(2)}")
@@ -322,9 +318,7 @@ def test_trajectories_published_twice_or_finished_twice_are_counted_once(shape):
 @settings(max_examples=12, deadline=None)
 @given(SHAPES)
 def test_the_order_across_tasks_does_not_matter_to_difficulty_and_groups(shape):
-    circle = circle_of({**shape, "lift": 0.0, "max_staleness": 3})
-    for _ in range(200):
-        turn(circle, trainer=0)
+    circle = turned({**shape, "lift": 0.0, "max_staleness": 3}, trainer=0)
     log = events(circle, "trajectories")
     by_task = sorted(log, key=lambda event: event.task_id)
     for name in ("difficulty", "groups"):
