@@ -242,9 +242,9 @@ def test_a_recorded_prompt_has_the_tokens_that_were_generated(engine, loop, poli
     assert forgotten.prompt_sha == policies.renderer.prompt(turns).sha
 
 
-def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies):
+def check_figures_of(asked: list[ActionRequest], engine: VllmEngine, loop: asyncio.Runner, policies: Policies) -> None:
+    """Check that requests that come at once each get their own figures, which are those of transformers."""
     serve(engine, loop, policies.versions[0])
-    asked = [request(number, images=number % 3, max_tokens=1 + number % 7) for number in range(24)]
 
     async def all_at_once():
         return await asyncio.gather(*map(engine.generate, asked))
@@ -253,6 +253,11 @@ def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies
         logprobs, entropies = policies.score(one, made.tokens, version=0)
         assert close(made.logprobs, logprobs)
         assert close(made.entropies, entropies)
+
+
+def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies):
+    asked = [request(number, images=number % 3, max_tokens=1 + number % 7) for number in range(24)]
+    check_figures_of(asked, engine, loop, policies)
 
 
 def test_the_first_token_precedes_the_answer_and_neither_is_kept(engine, loop, policies, held):

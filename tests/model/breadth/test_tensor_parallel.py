@@ -23,7 +23,7 @@ from tests import events
 from tests.model import adapted_versions
 from tests.model.engines import stop_engine, wait_until_ended
 from tests.model.held_answers import LONG, hold, until_begun
-from tests.model.test_vllm_engine import Policies, close, read, request, serve, stored, written_chain
+from tests.model.test_vllm_engine import Policies, check_figures_of, close, read, request, serve, stored, written_chain
 from topics.action_requests import ActionRequest
 from topics.values import MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -133,17 +133,9 @@ def test_ranks_leave_no_named_memory_to_a_kill(engine, loop):
 
 def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies):
     """Ranks that drew different tokens would go on with other keys and values."""
-    serve(engine, loop, policies.versions[0])
     heat = (1.0, 0.7)
     asked = [request(n, images=n % 3, max_tokens=1 + 3 * (n % 7), temperature=heat[n % 2]) for n in range(24)]
-
-    async def all_at_once():
-        return await asyncio.gather(*map(engine.generate, asked))
-
-    for one, made in zip(asked, loop.run(all_at_once()), strict=True):
-        logprobs, entropies = policies.score(one, made.tokens, version=0)
-        assert close(made.logprobs, logprobs)
-        assert close(made.entropies, entropies)
+    check_figures_of(asked, engine, loop, policies)
 
 
 @pytest.mark.parametrize("mode", ["keep", "finish", "abort"])
