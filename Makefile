@@ -5,6 +5,7 @@ STREAMS := .venv/streams/bin
 PASSED = $(STREAMS)/python -m tests.lanes --passed $(BEGUN)
 BEGUN := $(shell git rev-parse HEAD 2>/dev/null || echo none)
 MODEL := .venv/model/bin
+RECIPES := plugins/recipes/tests $(addprefix --ignore=plugins/recipes/tests/,model path)
 TSC := .venv/web/node_modules/.bin/tsc
 MODEL_SIDE := dart_streams/policy plugins/recipes/dart_recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
@@ -19,7 +20,7 @@ dev: streams-environment ## Install the Python environment of unit and lint, wit
 	@echo "Next: make unit lint"
 
 unit: streams-environment ## Run the unit tests.
-	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit plugins/recipes/tests
+	@$(STREAMS)/python -m pytest -q -n 2 --dist worksteal tests/unit $(RECIPES)
 
 lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff check .
@@ -85,7 +86,7 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh mcp
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); \
-		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit plugins/recipes/tests >$$output 2>&1 & \
+		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit $(RECIPES) >$$output 2>&1 & \
 		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model bench cluster compose data faults/full k8s k8s_cluster objects launch page path upgrade); \
 		streams=$$?; wait $$!; units=$$?; cat $$output; rm $$output; \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model --ignore=tests/model/breadth; \
@@ -125,10 +126,10 @@ test-desktops: setup desktop ## Run the tests of desktops with real applications
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 plugins/desktops/tests --ignore=plugins/desktops/tests/osworld
 	@$(PASSED) $@
 
-test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes and benchmarks.
+test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes, benchmarks, and recipes.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		$(STREAMS)/python -m pytest -q tests/bench tests/path/test_gui_actor_run.py tests/path/test_ui_tars_page.py; streams=$$?; \
-		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth; \
+		$(STREAMS)/python -m pytest -q tests/bench tests/path/test_ui_tars_page.py plugins/recipes/tests/path; streams=$$?; \
+		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth plugins/recipes/tests/model; \
 		model=$$?; exit $$((streams || model))'
 	@$(PASSED) $@
 

@@ -50,6 +50,12 @@ def test_every_folder_that_make_test_leaves_out_has_a_lane():
     assert [folder for folder in left_out if not any(folder.startswith(lane.covers) for lane in LANES)] == []
 
 
+def test_what_the_units_leave_out_of_the_recipes_tests_is_run_by_a_lane():
+    (folders,) = re.findall(r"addprefix --ignore=plugins/recipes/tests/,([\w ]+)\)", MAKEFILE)
+    commands = re.findall(r"-m pytest (.+)", MAKEFILE.partition("\ntest-models: ")[2].partition("\n\n")[0])
+    assert [folder for folder in folders.split() if f"plugins/recipes/tests/{folder}" not in " ".join(commands)] == []
+
+
 def test_contributing_has_each_lane_with_its_paths_and_its_minutes():
     rows = re.findall(r"^\| (.+) \| `make ([\w-]+)` \| (.+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
     assert [(target, tuple(re.findall("`(.+?)`", paths)), when) for paths, target, _, when in rows] == [

@@ -16,7 +16,8 @@ from dart_recipes.distillation.rules import Settings
 from dart_streams.config import Config, parse
 from dart_streams.curation.hooks import Own
 from dart_streams.policy.rendering import Renderer
-from tests.model.breadth import boxes, vllm_server
+from plugins.recipes.tests.model import boxes
+from tests.model.breadth import vllm_server
 from tests.model.test_trainer_step import group_of
 from trainer.data.samples import ReadyGroup
 from trainer.data.scores import ScoreRequest, add_scores
