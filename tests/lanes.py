@@ -80,6 +80,7 @@ LANES = (
             "tests/path/",
             "trainer/",
             "dart_streams/policy/",
+            "dart_streams/console/bundles/retrain.py",
             "plugins/recipes/",
             "dart_streams/console/sizing/",
             "workers/rollout/",

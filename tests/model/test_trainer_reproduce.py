@@ -18,12 +18,9 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy.weight_location import base_of
 from dart_streams.store import SyncStore, connect
-from tests.model.scripted_teacher import scripted_teacher
 from tests.model.test_trainer_run import Run
 from topics import ALL, observations
-from topics.trained import TrainedStep
 from trainer import main
-from trainer.data.successes import RememberedSuccess
 
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
 STEPS = 3
@@ -33,18 +30,6 @@ STEPS = 3
 def run(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     """A run of three steps of two updates that is over, and its bundle."""
     return recorded(services, policy, tmp_path_factory.mktemp("bundle"), {"minibatches": 2})
-
-
-@pytest.fixture(scope="module")
-def remembering(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    """The same with imitation beside each batch and in phases, half of each step's trajectories replayed, the scores of
-    a teacher that is away when steps are repeated, and with the versions of all steps."""
-    trainer = {"keep_versions": STEPS + 1, "minibatches": 2, "imitate": {"trajectories": 2, "weight": 0.5}}
-    recipes = {"computerrl": {"every": 2, "updates": 2, "trajectories": 1}, "mobilerl": {"gamma": 0.5}}
-    folder = tmp_path_factory.mktemp("bundle")
-    with scripted_teacher() as teacher:
-        recipes["distillation"] = {"base_url": teacher.url, "model": "teacher"}
-        return recorded(services, policy, folder, trainer, recipe=list(recipes), recipes=recipes)
 
 
 def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any], **tables: Any) -> tuple[Config, Path]:
@@ -99,34 +84,3 @@ def test_steps_whose_weights_or_records_are_gone_or_elsewhere_are_refused(run, t
         with pytest.raises(UserError, match=r"if you trust that place, name .* with --weights"):
             reproduce.run(path, 1, None, elsewhere)
     assert places == [Path(".dart")] * 2, "the bundle's state folder is another machine's"
-
-
-def test_what_a_step_imitated_replayed_and_was_scored_comes_again(remembering, monkeypatch):
-    config, path = remembering
-    steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
-    assert [bool(steps[number].imitated) for number in (1, 2, 3)] == [False, True, True]
-    assert [len(steps[number].sft_updates) for number in (1, 2, 3)] == [0, 2, 0]
-    assert [len(steps[number].replayed) for number in (1, 2, 3)] == [0, 2, 4]
-    refs = [steps[number].scores for number in (1, 2, 3)]
-    assert all(refs) and len({ref.sha256 for ref in refs}) == STEPS
-    assert all(steps[number].metrics["loss_terms"] for number in (1, 2, 3))
-    again = reproduce.run(path, STEPS, None, base_of(config))
-    assert [step.train_step for step in again] == [1, 2, 3]
-    assert all(step.equal and step.refused == 0 for step in again), again
-    monkeypatch.setattr(reproduce, "restore_scores", lambda group, data: group)
-    assert not reproduce.run(path, 1, 2, base_of(config))[0].equal, "without them its loss differs"
-
-
-def test_a_step_made_again_imitates_or_its_losses_differ(remembering, monkeypatch):
-    """Guards the test above: with another success imitated, the recorded likelihood does not come again."""
-    config, path = remembering
-    state = RunState(keep_steps=True).fold(read_log(Bundle(path), READ))
-    other = next(name for name in state.groups_of if name.endswith("-1") and name not in state.trained[2].imitated)
-
-    def exchanged(state: RunState, step: TrainedStep, trajectory_id: str) -> RememberedSuccess:
-        return original(state, step, other if trajectory_id == step.imitated[0] else trajectory_id)
-
-    original = reproduce.success_of
-    monkeypatch.setattr(reproduce, "success_of", exchanged)
-    [step] = reproduce.run(path, 1, 2, base_of(config))
-    assert not step.equal

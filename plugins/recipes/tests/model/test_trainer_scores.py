@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.scripted_teacher import ScriptedTeacher, scripted_teacher
+from plugins.recipes.tests.model.scripted_teacher import ScriptedTeacher, scripted_teacher
 from tests.model.test_trainer_run import Run
 from tests.waiting import wait_until
 from trainer import main
