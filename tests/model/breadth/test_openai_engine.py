@@ -14,10 +14,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from dart_recipes.judge import judging
-from dart_recipes.judge.rules import Settings as JudgeSettings
 from dart_streams.config import Config, parse
-from dart_streams.curation.hooks import Own
 from dart_streams.errors import AccessRefused, UserError
 from dart_streams.policy import probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
@@ -27,11 +24,8 @@ from tests.model.breadth import vllm_server
 from tests.model.engines import stop_engine
 from tests.model.test_vllm_engine import SCREENS, read, screen
 from topics.action_requests import ActionRequest
-from topics.observations import EpisodeEnd
 from topics.values import MessagePart, Sampling
 from topics.weights import WeightVersion
-from workers.env.environment import Screen
-from workers.env.judging import EndedEpisode
 from workers.rollout.main import FIXED
 from workers.rollout.openai_engine import OpenaiEngine
 from workers.rollout.vllm_engine import VllmEngine
@@ -267,19 +261,3 @@ def test_log_probabilities_are_at_the_temperature_that_was_asked_for(engine, loo
     gate = Config().rollout.vllm.parity_nats
     off = {t: (found - (logits / t).log_softmax(-1).gather(-1, tokens)[:, 0]).abs().max().item() for t in (0.5, 1.0)}
     assert off[0.5] < gate < off[1.0]
-
-
-@pytest.mark.parametrize("choice", ["Verdict: success", "Verdict: failure"])
-def test_a_judge_behind_the_server_gives_its_verdict(url, loop, monkeypatch, choice):
-    """The tiny policy knows no verdicts: the server lets it write one alone."""
-    monkeypatch.setenv("TEST_KEY", KEY)
-    bounds = {"max_tokens": 64, "timeout_s": 600}
-    endpoint = {"base_url": url, "model": vllm_server.NAME, "api_key": "env:TEST_KEY", **bounds}
-    shown = Screen(image=SCREENS[screen(5).sha256], media_type="image/png", width=160, height=210, instruction="")
-    ended = EpisodeEnd(kind="success", reward=1.0)
-    episode = EndedEpisode((events.observation(instruction="Click button 7."),), ended, shown)
-    free = JudgeSettings(**endpoint)
-    made = loop.run(judging.judge_episode(Own(free, None), episode))
-    assert made.success is None and made.reason.startswith("no verdict in the answer")
-    bound = JudgeSettings(**endpoint, options={"structured_outputs": {"choice": [choice]}})
-    assert loop.run(judging.judge_episode(Own(bound, None), episode)).success is (choice == "Verdict: success")
