@@ -7,7 +7,7 @@ BEGUN := $(shell git rev-parse HEAD 2>/dev/null || echo none)
 MODEL := .venv/model/bin
 RECIPES := plugins/recipes/tests $(addprefix --ignore=plugins/recipes/tests/,model path)
 TSC := .venv/web/node_modules/.bin/tsc
-MODEL_SIDE := dart_streams/policy plugins/recipes/dart_recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning examples/objective.py
+MODEL_SIDE := dart_streams/policy plugins/recipes/dart_recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning benchmarks/recipes examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds
-from dart_recipes.gui_bee import measure as exploration
+from benchmarks.recipes import gui_bee as exploration
 from dart_recipes.gui_bee import rules
 from dart_recipes.gui_bee.graph import ExplorationGraph, click_places, plan_episode
 from dart_streams import actions, stateless_random

@@ -2,11 +2,11 @@
 
 import msgspec
 
+from dart_recipes.recordings import Recordings, note_recording
 from dart_streams import stateless_random
 from dart_streams.config.section import Count, Optional
 from dart_streams.curation.hooks import Own, Rules
 from dart_streams.curation.order_tracker import parse_order_id
-from dart_streams.curation.recordings import Recordings, note_recording
 from topics.rollout_orders import Guide, RolloutOrder
 from topics.values import Pixels
 

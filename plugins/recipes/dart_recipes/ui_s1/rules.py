@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dart_recipes.recordings import Recordings, note_recording
 from dart_streams import stateless_random
 from dart_streams.config.section import NonNegative, Optional, Share
 from dart_streams.curation.advantages import step_level_advantages
 from dart_streams.curation.hooks import Own, Rules
 from dart_streams.curation.members import GroupMember
-from dart_streams.curation.recordings import Recordings, note_recording
 from topics.rollout_orders import Guide, RolloutOrder
 from topics.values import Pixels, Steps
 

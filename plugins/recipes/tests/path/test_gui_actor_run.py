@@ -119,7 +119,7 @@ def test_the_box_is_that_of_the_element_that_the_oracle_clicks(examples):
 def test_a_run_is_evaluated_with_the_head(services, deployment, examples, tmp_path):
     file, weights = tmp_path / "screens.msgpack", tmp_path / "head"
     file.write_bytes(msgspec.msgpack.encode(examples))
-    measure = [MODEL, "-m", "dart_recipes.gui_actor.measure", deployment, file, "--seeds", "0"]
+    measure = [MODEL, "-m", "benchmarks.recipes.gui_actor", deployment, file, "--seeds", "0"]
     command = [str(part) for part in (*measure, "--save", weights)]
     measured = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
     assert (measured["demonstrations"], measured["heldout"]) == (50, 6)

@@ -1,6 +1,6 @@
 """Hit rates of the attention head and of written coordinates, on the same held-out screens.
 
-``.venv/model/bin/python -m dart_recipes.gui_actor.measure CONFIG FILE`` prints them as JSON; FILE is that of
+``.venv/model/bin/python -m benchmarks.recipes.gui_actor CONFIG FILE`` prints them as JSON; FILE is that of
 :mod:`dart_recipes.gui_actor.screens`. Both heads begin with the same tiny policy of the deployment, and see the
 same demonstrations in the same order, as many times, at the same learning rate.
 """

@@ -1,6 +1,6 @@
 """Distinct screens of explorations of real pages, by the orders of the recipe ``gui-bee`` and at random.
 
-``python -m dart_recipes.gui_bee.measure CONFIG --pages simulated/steps-3,…`` plays both on the same tasks until
+``python -m benchmarks.recipes.gui_bee CONFIG --pages simulated/steps-3,…`` plays both on the same tasks until
 they have executed as many actions, drawn from the same candidates. An episode has at most ``--steps`` of them.
 """
 

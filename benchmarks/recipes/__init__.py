@@ -1,0 +1,1 @@
+"""Measurements of recipes, each a program that prints JSON."""
