@@ -1,13 +1,15 @@
 """The whole project over TLS, with passwords and certificates, against services that refuse all others."""
 
 import asyncio
+import contextlib
 import io
 import json
 import os
 import re
 import resource
-import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -249,17 +251,24 @@ def test_a_run_ends_with_one_message_before_it_starts_anything(secured: Secured,
     assert not [path for path in tmp_path.rglob("*.log") if path.name != "supervisor.log"]
 
 
+@contextlib.contextmanager
+def hanging_up() -> Iterator[int]:
+    """Serve a port whose connections are closed at once; yield it."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
 def test_a_port_in_use_at_up_ends_with_one_message_and_a_code(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = [each.getsockname()[1] for each in (server, other)]
-        config = Config(
-            bus=Bus(servers=f"127.0.0.1:{ports[0]}"),
-            store=Store(port=ports[1]),
-            run=configuration.Run(state_dir=str(tmp_path)),
-        )
+    with hanging_up() as port, hanging_up() as other:
+        run = configuration.Run(state_dir=str(tmp_path))
+        config = Config(bus=Bus(servers=f"127.0.0.1:{port}"), store=Store(port=other), run=run)
         done = command("up", "--config", str(written(config, tmp_path / "c.toml")))
     assert done.returncode == 3
-    assert re.search(rf"error: port {ports[0]}, where Kafka is to listen, is in use by pid {os.getpid()}", done.stderr)
+    assert re.search(rf"error: port {port}, where Kafka is to listen, is in use by pid {os.getpid()}", done.stderr)
     assert "Traceback" not in done.stderr
 
 
