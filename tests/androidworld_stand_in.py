@@ -2,16 +2,21 @@
 
 The task type ``TapTheBox`` draws a box on a small screen, at a place of the task's index; a tap on it solves it.
 ``SayTheNumber`` asks for the index, as tasks of information retrieval do; only an ``answer`` solves it.
+``python -m tests.androidworld_stand_in PORT...`` serves a phone at each port until it is stopped.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import itertools
+import sys
+from collections.abc import AsyncIterator, Iterable
 
 from aiohttp import web
 
 from tests.answering import answering
 
-WIDTH, HEIGHT, BOX = 60, 80, 20
+WIDTH, HEIGHT, BOX = 56, 84, 20
+"""Pixels. A policy gets this screen in its own size."""
 KINDS = {
     *("answer", "click", "double_tap", "input_text", "keyboard_enter", "long_press", "navigate_back", "navigate_home"),
     *("open_app", "scroll", "status", "swipe", "unknown", "wait"),
@@ -24,6 +29,12 @@ FIELDS = {"action_type", "index", "x", "y", "text", "direction", "goal_status", 
 def box_of(index: int) -> tuple[int, int]:
     """Return the box's corner."""
     return index * 7 % (WIDTH - BOX), index * 11 % (HEIGHT - BOX)
+
+
+def goal_of(kind: str, index: int) -> str:
+    """Return the instruction, with the box's middle for a scripted policy."""
+    x, y = (corner + BOX // 2 for corner in box_of(index))
+    return f"Tap the box number {index} at ({x}, {y})." if kind == "TapTheBox" else f"Say the number {index}."
 
 
 class Phone:
@@ -95,12 +106,22 @@ class Phone:
             case "GET", "/task/score":
                 return {"score": float(self.solved)}
             case "GET", "/task/goal":
-                return {"goal": f"Tap the box number {index}." if kind == "TapTheBox" else f"Say the number {index}."}
+                return {"goal": goal_of(kind, index)}
         raise web.HTTPNotFound
 
 
 @contextlib.asynccontextmanager
-async def served(*phones: Phone) -> AsyncIterator[list[str]]:
+async def served(*phones: Phone, ports: Iterable[int | None] = itertools.repeat(None)) -> AsyncIterator[list[str]]:
     """Serve each phone; yield their addresses."""
     async with contextlib.AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(answering(phone.answer)) for phone in phones]
+        servers = [answering(phone.answer, port=port) for phone, port in zip(phones, ports, strict=False)]
+        yield [await stack.enter_async_context(server) for server in servers]
+
+
+async def main() -> None:
+    async with served(*(Phone() for _ in sys.argv[1:]), ports=map(int, sys.argv[1:])):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -27,7 +27,9 @@ ADDED = {
     ("PersistentVolume", "cassandra"),
     ("PersistentVolume", "state"),
 }
-CONFIGURATION = ("data.dart.toml", "data.circle-tasks.toml")
+CONFIGURATION = ("data.dart.toml", "data.phone-tasks.toml")
+PHONES = "template.spec.containers[phones]."
+"""Where the container of stand-ins is, in the specification of environment workers."""
 REQUEST = re.compile(r"\.resources\.requests\.(cpu|memory)$")
 UNITS = {"m": Decimal("0.001"), "": Decimal(1), "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30)}
 
@@ -43,6 +45,8 @@ def is_allowed(change: Change) -> bool:
     if not change.path:
         return where in (REMOVED if change.after is None else ADDED)
     if change.path in CONFIGURATION and where == ("ConfigMap", "dart-streams"):
+        return True
+    if change.before is None and where == ("StatefulSet", "env") and change.path.startswith(f"spec.{PHONES}"):
         return True
     if change.before is None or change.after is None:
         return False

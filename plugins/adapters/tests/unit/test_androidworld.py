@@ -11,7 +11,7 @@ from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests import events
-from tests.androidworld_stand_in import BOX, HEIGHT, WIDTH, Phone, box_of, served
+from tests.androidworld_stand_in import BOX, HEIGHT, WIDTH, Phone, box_of, goal_of, served
 from tests.unit.workers.env.episodes import TRAINER, runner_of
 from workers.env import conformance
 from workers.env.environment import EnvironmentFault
@@ -50,7 +50,7 @@ async def test_what_a_policy_does_reaches_the_phone_as_its_actions():
     async with served(phone) as urls:
         environment = await made(*urls).open(task(1))
         screen = await environment.reset(task(1))
-        assert (screen.width, screen.height, screen.instruction) == (WIDTH, HEIGHT, "Tap the box number 1.")
+        assert (screen.width, screen.height, screen.instruction) == (WIDTH, HEIGHT, goal_of("TapTheBox", 1))
         assert [one.name for one in screen.calls] == ["open_app", "set_text"]
         open_app, set_text = Call("open_app", {"app_name": "Clock"}), Call("set_text", {"text": "7:30"})
         for action in (open_app, set_text):
