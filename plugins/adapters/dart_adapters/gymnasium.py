@@ -12,6 +12,7 @@ import msgspec
 
 from dart_adapters import action_formats
 from dart_adapters.gymnasium_process import GymnasiumProcess
+from dart_adapters.screenshots import decode_file
 from dart_adapters.settings import RewardedEpisode, convert_options, text_of
 from dart_streams.actions import Action
 from dart_streams.config import Config
@@ -125,7 +126,7 @@ class GymnasiumEnvironment(RewardedEpisode):
         except BaseException:
             await asyncio.shield(self.close(faulty=True))
             raise
-        return self._show(answer.get("image"), text_of(answer, "instruction"), answer)
+        return self._show(decode_file(answer.get("image")), text_of(answer, "instruction"), answer)
 
     async def close(self, faulty: bool = False) -> None:
         """Give the process back, once; never raises."""

@@ -45,7 +45,7 @@ class EnvironmentServer:
         """Reset the environment of this id, and create it if another one is open."""
         if name != self.id:
             self.close()
-            self.env = self.gymnasium.make(name, disable_env_checker=True, **self.settings()).unwrapped
+            self.env = self.gymnasium.make(name, disable_env_checker=True, **self.settings())
             self.id = name
         observation, _ = self.env.reset(seed=seed)
         goal = observation.get("goal") if isinstance(observation, dict) else None  # BrowserGym's.

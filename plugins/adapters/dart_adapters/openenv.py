@@ -4,6 +4,7 @@ Options define the fields of screenshot and instruction in observations, which d
 of actions. The defaults are those of its BrowserGym environment.
 """
 
+import asyncio
 import contextlib
 from typing import Any, Literal
 
@@ -11,10 +12,12 @@ import aiohttp
 import msgspec
 
 from dart_adapters import action_formats
+from dart_adapters.screenshots import decode_answer, decode_file
 from dart_adapters.settings import RewardedEpisode, convert_options, field_of, text_of
 from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
+from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.connection import Connection
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen
@@ -113,7 +116,7 @@ class OpenEnvEnvironment(RewardedEpisode):
     async def _observed(self, kind: str, data: Any, limit_s: float) -> Screen:
         """Send a message once, and return the screen of the resulting observation."""
         try:
-            answer = await self._exchange(kind, data, limit_s)
+            answer, image = await self._exchange(kind, data, limit_s)
         except BaseException:
             await self.close()  # Its state is unknown.
             raise
@@ -121,26 +124,32 @@ class OpenEnvEnvironment(RewardedEpisode):
             observation = answer.get("observation") or {}
             if kind == "reset":
                 self.instruction = text_of(observation, self.settings.instruction)
-            self._show(field_of(observation, self.settings.screenshot), self.instruction, answer)
+            image = image or decode_file(field_of(observation, self.settings.screenshot))
+            self._show(image, self.instruction, answer)
         return self._current_screen()
 
-    async def _exchange(self, kind: str, data: Any, limit_s: float) -> dict[str, Any] | None:
-        """Return the data of the response, None if the action does not match the environment's schema."""
+    async def _exchange(self, kind: str, data: Any, limit_s: float) -> tuple[dict[str, Any] | None, bytes | None]:
+        """Return the data of the response, None if the action does not match the environment's schema.
+
+        The second value is the PNG file of the screenshot, if that came as rows of pixels.
+        """
         if self._socket is None:
             raise EnvironmentFault("the environment is not connected")
         url = self.settings.url
         try:
             await self._socket.send_json({"type": kind, "data": data})
-            answer = await self._socket.receive_json(timeout=limit_s)
+            text = await self._socket.receive_str(timeout=limit_s)
+            field = self.settings.screenshot.rpartition(".")[2]
+            answer, image = await asyncio.to_thread(decode_answer, text.encode(errors="surrogatepass"), field)
         except TimeoutError:
             raise EnvironmentFault(f"{url}: {kind}: no answer within {limit_s:g} s") from None
-        except (aiohttp.ClientError, OSError, TypeError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, TypeError, ValueError, *MALFORMED) as error:
             raise EnvironmentFault(f"{url}: {kind}: the connection has ended: {error}") from None
         content = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(content, dict) or answer.get("type") not in {"observation", "error"}:
             raise EnvironmentFault(f"{url}: {kind} is answered with {str(answer)[:200]}")
         if answer["type"] == "observation":
-            return content
+            return content, image
         if kind == "step" and content.get("code") == UNFIT:
-            return None
+            return None, None
         raise EnvironmentFault(f"{url}: {kind}: {content.get('code')}: {content.get('message')}")

@@ -1,13 +1,10 @@
 """Options, responses and episodes of the adapters."""
 
-import base64
-import io
 import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from PIL import Image
 
 from dart_streams.actions import Action
 from dart_streams.config import Config
@@ -24,26 +21,6 @@ def convert_options(config: Config, kind: type[T]) -> T:
         return msgspec.convert(config.env.installed.options, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"env.installed.options of {config.env.backend}: {error}") from None
-
-
-def encode_image(value: Any) -> bytes:
-    """Return the file of an image, given as base64, data URL, or nested lists of RGB pixels.
-
-    Raises EnvironmentFault for any other value.
-    """
-    if isinstance(value, str):
-        try:
-            return base64.b64decode(value.partition("base64,")[2] or value, validate=True)
-        except ValueError as error:  # Also for a text that is not ASCII.
-            raise EnvironmentFault(f"the screenshot is no base64: {error}") from None
-    try:
-        height, width = len(value), len(value[0])
-        raw = bytes(channel for row in value for pixel in row for channel in pixel[:3])
-        buffer = io.BytesIO()
-        Image.frombytes("RGB", (width, height), raw).save(buffer, "PNG", compress_level=1)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise EnvironmentFault(f"the screenshot is neither base64 nor rows of pixels: {error}") from None
-    return buffer.getvalue()
 
 
 class RewardedEpisode:
@@ -74,10 +51,10 @@ class RewardedEpisode:
         self.reward, self.shown = 0.0, None
         self._executed.clear()
 
-    def _show(self, image: object, instruction: str, answer: Mapping[str, Any]) -> Screen:
+    def _show(self, image: bytes, instruction: str, answer: Mapping[str, Any]) -> Screen:
         """Add the ``reward`` of an answer, and return its screen, which may be the last (``done``)."""
         self.reward += number_of(answer, "reward")
-        self.shown = screen_of(encode_image(image), instruction, flag_of(answer, "done"))
+        self.shown = screen_of(image, instruction, flag_of(answer, "done"))
         return self.shown
 
     def _current_screen(self) -> Screen:

@@ -1,9 +1,12 @@
 """The adapter of Gymnasium, with BrowserGym's MiniWoB++ of its real package in a real Chromium."""
 
+import asyncio
 import contextlib
 import io
+import json
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from dart_adapters import gymnasium
+from dart_adapters import gymnasium, gymnasium_server
 from dart_streams.actions import Click, Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
@@ -167,3 +170,41 @@ class Columns(gymnasium.Env):
         return pixels
 gymnasium.register("columns-v0", entry_point=Columns)
 """
+
+
+WRAPPED = """
+import json, runpy, sys
+import gymnasium, numpy
+
+class Core(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), numpy.uint8), gymnasium.spaces.Dict()
+    def reset(self, *, seed=None, options=None):
+        return {"screenshot": numpy.zeros((8, 8, 3), numpy.uint8), "goal": "raw"}, {}
+    def step(self, action):
+        return {"screenshot": numpy.zeros((8, 8, 3), numpy.uint8), "goal": "raw"}, 100.0, False, False, {}
+
+class Scaled(gymnasium.Wrapper):
+    def reset(self, **given):
+        observation, info = self.env.reset(**given)
+        return {**observation, "goal": "wrapped"}, info
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        return observation, reward / 400, *rest
+
+gymnasium.register("wrapped-v0", entry_point=lambda: Scaled(Core()), max_episode_steps=3)
+server = runpy.run_path(sys.argv[1])["EnvironmentServer"]([], "")
+answers = [server.answer({"call": "reset", "id": "wrapped-v0", "seed": 0})]
+answers += [server.answer({"call": "step", "action": {}}) for _ in range(3)]
+print(json.dumps([[answer["instruction"], answer["reward"], answer["done"]] for answer in answers]))
+"""
+
+
+async def test_an_environment_is_played_with_its_wrappers():
+    """Its instruction, scale of rewards and limit of steps are those that its id was registered with."""
+    words = [PYTHON, "-c", WRAPPED, gymnasium_server.__file__]
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=300, check=True)
+    assert json.loads(done.stdout) == [
+        ["wrapped", 0.0, False],
+        *[["wrapped", 0.25, False]] * 2,
+        ["wrapped", 0.25, True],
+    ]

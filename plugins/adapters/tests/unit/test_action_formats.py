@@ -1,12 +1,11 @@
 """Typed actions in other projects' words."""
 
 import ast
-import base64
 
 import pytest
 
 from dart_adapters.action_formats import NOTHING, to_androidworld, to_browsergym, to_fields
-from dart_adapters.settings import clamp_reward, encode_image, field_of
+from dart_adapters.settings import clamp_reward, field_of
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, Scroll, Type, Wait
 from workers.env.conformance import ANY_ACTION
 
@@ -66,14 +65,6 @@ def test_any_action_has_its_type_and_fields():
 )
 def test_actions_of_androidworld(action, wanted):
     assert to_androidworld(action) == wanted
-
-
-def test_screens_are_base64_data_urls_or_pixels():
-    pixels = [[[0, 0, 0, 255], [255, 0, 0, 255]]]
-    png = encode_image(pixels)
-    assert png.startswith(b"\x89PNG")
-    for prefix in ("", "data:image/png;base64,"):
-        assert encode_image(prefix + base64.b64encode(png).decode()) == png
 
 
 def test_fields_and_rewards():

@@ -12,7 +12,7 @@ from aiohttp import web
 from PIL import Image
 
 from dart_adapters import androidworld, openenv
-from dart_adapters.settings import clamp_reward, encode_image, flag_of, number_of, text_of
+from dart_adapters.settings import clamp_reward, flag_of, number_of, text_of
 from dart_streams.actions import Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
@@ -126,15 +126,6 @@ async def test_any_score_of_androidworld_is_a_fault_or_a_number(score: str):
         with pytest.raises(EnvironmentFault) as fault:
             await played(backend_at(androidworld, urls=url))
         assert_own_words(fault.value)
-
-
-@pytest.mark.parametrize(
-    "pixels",
-    [None, 7, "not base64!", [], [[]], [[[0] * 3], []], [[[1, 2, 300]]], {"a": 1}, [[["x", 2, 3]]], [[[0.5, 1, 1]]]],
-)
-def test_what_is_no_image_is_a_fault(pixels: Any):
-    with pytest.raises(EnvironmentFault, match="screenshot"):
-        encode_image(pixels)
 
 
 def test_absent_fields_have_defaults_and_sums_are_finite():
