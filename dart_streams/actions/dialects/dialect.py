@@ -135,9 +135,9 @@ class AnswerBuilder:
         """Return the pixel of written coordinates: x and y, or the center of a box.
 
         Coordinates outside the image are noted and clamped. Raises :class:`Unparsable` for fractions of the image (0 to
-        1), which would all be its first pixel.
+        1), which would all be its first pixels.
         """
-        if all(0 < number < 1 for number in numbers):
+        if all(0 <= number <= 1 for number in numbers) and not all(number.is_integer() for number in numbers):
             units = "pixels" if self.coordinates == "absolute" else "thousandths of it"
             raise Unparsable(f"a place in the image is in {units}, not a share of it: {tuple(numbers)}", "place")
         width, height = self.view.width, self.view.height
@@ -173,8 +173,8 @@ FULL_WIDTH = {ord(wide): plain for wide, plain in zip("\uff08\uff09\uff3b\uff3d\
 }
 """Full-width digits and punctuation of coordinates, mapped to ASCII."""
 TAGS = re.compile(r"<\|box_(?:start|end)\|>|</?(?:point|bbox)>")
-NUMBER = re.compile(r"-?[0-9]{1,5}(?:\.[0-9]{1,6})?", re.ASCII)
-PLACE = re.compile(r"[\s()\[\],]*(?:-?[0-9]{1,5}(?:\.[0-9]{1,6})?[\s()\[\],]*){2,4}", re.ASCII)
+NUMBER = re.compile(r"-?[0-9]{1,5}(?:\.[0-9]{1,30})?", re.ASCII)
+PLACE = re.compile(rf"[\s()\[\],]*{NUMBER.pattern}(?:[\s()\[\],]+{NUMBER.pattern}){{1,3}}[\s()\[\],]*", re.ASCII)
 WHOLE = 1000
 """Width and height of the image in relative coordinates."""
 MOST_NOTCHES = 100

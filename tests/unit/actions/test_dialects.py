@@ -17,6 +17,7 @@ from dart_streams.actions.dialects import (
     UnsupportedAction,
     View,
 )
+from dart_streams.actions.grammar import Unparsable
 from dart_streams.actions.offered import offer_call
 from dart_streams.actions.sequence import format_all, parse_all, pointer_after
 from tests.unit.actions.generated_answers import DIALECTS, measure
@@ -147,3 +148,16 @@ def test_a_text_is_typed_as_it_is_whatever_it_looks_like(dialect, text):
 def test_every_kind_of_action_is_among_the_samples_but_wait():
     assert {type(action).__name__ for action in SAMPLES} | {"Wait"} == {kind.__name__ for kind in get_args(Action)}
     assert {Hotkey, Finished} <= {type(action) for action in SAMPLES}
+
+
+@given(st.floats(0, 9_999), st.floats(0, 9_999), st.integers(0, 12), st.sampled_from([",", ", ", " ", "", "."]))
+@example(0.4583333, 0.7291667, 7, ",")
+@example(0, 0.7291, 4, ",")
+def test_a_place_is_within_a_pixel_of_the_numbers_that_are_written(x: float, y: float, decimals: int, between: str):
+    written = f"{x:.{decimals}f}{between}{y:.{decimals}f}"
+    try:
+        [action] = UiTars().read(f"Action: click(start_box='({written})')", VIEW).actions
+    except Unparsable:
+        return
+    assert between.strip(" ,") == ""
+    assert max(abs(action.x - x), abs(action.y - y)) <= 1
