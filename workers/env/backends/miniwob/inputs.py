@@ -192,18 +192,19 @@ def mouse_event(kind: str, x: int, y: int, held: HeldInputs = NOTHING_HELD, **mo
 
 
 def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
-    """Return one insertion for each line, with Enter for each newline.
+    """Return the key presses of a text, with the held modifiers; each run of characters without a key is inserted.
 
-    While modifiers are held, each character is a key press with them, as on a keyboard.
+    A line's end, also of two characters, is Enter, and a tab is the key Tab.
     """
-    if modifiers_of(held):
-        return [call for character in content for call in hotkey_calls((character,), held)]
     calls: list[Call] = []
-    for number, line in enumerate(content.split("\n")):
-        if number:
-            calls += hotkey_calls(("enter",), ())
-        if line:
-            calls.append((TEXT, {"text": line}))
+    for character in content.replace("\r\n", "\n"):
+        name = keys.CHARACTER_KEYS.get(character, character)
+        if modifiers_of(held) or key_of(name)[1]:
+            calls += hotkey_calls((character,), held)
+        elif calls and calls[-1][0] == TEXT:
+            calls[-1] = (TEXT, {"text": calls[-1][1]["text"] + character})
+        else:
+            calls.append((TEXT, {"text": character}))
     return calls
 
 
