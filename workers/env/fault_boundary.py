@@ -62,6 +62,8 @@ class ContainedBackend:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({running}, timeout=CANCEL_S)
             self.leave_behind(name, running)
+            if name == "open":
+                running.add_done_callback(self.close_opened)
             raise
         if running.cancelled():
             raise EnvironmentFault(f"{name}() was cancelled by the environment itself")
@@ -76,6 +78,14 @@ class ContainedBackend:
             log.warning("environment does not return", call=name, reason="it ignores that its episode has ended")
             self.left_behind.add(running)
             running.add_done_callback(self.left_behind.discard)
+
+    def close_opened(self, opening: asyncio.Task[Any]) -> None:
+        """Close the environment of a call of ``open`` that nobody waits for."""
+        opened, error = (None, None) if opening.cancelled() else opening.result()
+        if opened is not None and error is None:
+            closing = asyncio.create_task(capture_outcome(lambda: opened.close()), name="environment: close")
+            self.left_behind.add(closing)
+            closing.add_done_callback(self.left_behind.discard)
 
 
 class ContainedEnvironment:

@@ -1,6 +1,7 @@
 """Whatever an environment returns, raises or does, its episode ends as a fault that names it, and nothing else ends."""
 
 import asyncio
+import contextlib
 import functools
 import io
 import math
@@ -359,6 +360,30 @@ async def test_a_call_that_ends_late_is_left_behind_until_it_does(monkeypatch: p
     await left
     await asyncio.sleep(0)
     assert not contained.left_behind
+
+
+async def test_what_an_abandoned_open_returns_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fault_boundary, "CANCEL_S", 0.0)
+    released, closed = asyncio.Event(), asyncio.Event()
+
+    class Opened(Own):
+        async def close(self) -> None:
+            closed.set()
+
+    async def late() -> Opened:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return Opened()
+
+    contained = ContainedBackend(cast(Any, Own()))
+    opening = asyncio.create_task(contained.call("open", late))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    released.set()
+    await asyncio.wait_for(closed.wait(), 60)
 
 
 def test_an_error_of_preparing_is_only_logged():
