@@ -44,13 +44,19 @@ class LeaseTable:
     def renew(self, lease_id: str, now_s: float, busy_s: float = 0.0) -> Lease | None:
         """Extend a lease and return it, None if it is unknown or has expired.
 
-        ``busy_s`` is how long a request of its client may take, which is renewed again at its end.
+        ``busy_s`` is how long a request of its client may take. A lease does not expire under another, longer one.
         """
         lease = self._by_id.get(lease_id)
         if lease is None or lease.expires_s <= now_s:
             return None
-        self._by_id[lease_id] = renewed = msgspec.structs.replace(lease, expires_s=now_s + busy_s + lease.ttl_s)
+        expires_s = max(lease.expires_s, now_s + busy_s + lease.ttl_s)
+        self._by_id[lease_id] = renewed = msgspec.structs.replace(lease, expires_s=expires_s)
         return renewed
+
+    def rest(self, lease_id: str, now_s: float) -> None:
+        """Let a lease last for its time from now on: no request is under way any more."""
+        if (lease := self._by_id.get(lease_id)) is not None and lease.expires_s > now_s:
+            self._by_id[lease_id] = msgspec.structs.replace(lease, expires_s=now_s + lease.ttl_s)
 
     def end(self, lease_id: str) -> Lease | None:
         """End a lease and return it, None if it is unknown or has ended before."""

@@ -171,11 +171,11 @@ class LeaseServer:
         return GatewayTarget(slot.sandbox, release=lambda: self._answered(lease.lease_id))
 
     def _answered(self, lease_id: str) -> None:
-        """At the end of the last request under way, renew the lease."""
+        """At the end of the last request under way, let the lease last for its time from then on."""
         self.under_way[lease_id] -= 1
         if not self.under_way[lease_id]:
             del self.under_way[lease_id]
-            self.leases.renew(lease_id, time.monotonic())
+            self.leases.rest(lease_id, time.monotonic())
 
     async def _take(self, wait_s: float) -> Slot | None:
         """Take a slot with a working desktop, or return None after ``wait_s``."""

@@ -42,7 +42,16 @@ class Clients(RuleBasedStateMachine):
         renewed = self.table.renew(identifier, self.now, busy)
         assert (renewed is None) == (expires <= self.now)
         if renewed is not None:
-            self.held[identifier] = slot, self.now + busy + TTL_S
+            self.held[identifier] = slot, max(expires, self.now + busy + TTL_S)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def rest(self, data: st.DataObject) -> None:
+        identifier = list(self.held)[data.draw(st.integers(0, len(self.held) - 1))]
+        slot, expires = self.held[identifier]
+        self.table.rest(identifier, self.now)
+        if expires > self.now:
+            self.held[identifier] = slot, self.now + TTL_S
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
