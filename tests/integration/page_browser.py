@@ -128,7 +128,8 @@ class Tab:
         A page that goes on may move the element meanwhile; it is pressed again then. A link or button that is replaced
         while it is pressed is clicked by the page.
         """
-        event = "pointerdown" if selector.startswith(".stage") else "click"  # A stage captures the pointer.
+        of_stage = selector.startswith(".stage")
+        event = "pointerdown" if of_stage else "click"  # A stage captures the pointer.
         found, listeners = f"closest?.({json.dumps(selector)})", "window.hit = false"
         for name, noted in (
             (event, f"hit ||= !!e.target.{found}"),
@@ -137,14 +138,15 @@ class Tab:
         ):
             listeners += f", addEventListener('{name}', (e) => {{ {noted} }}, {ONCE})"
         for _ in range(9):
-            x, y, width, height = await self.box(selector)
+            box = x, y, width, height = await self.box(selector)
             places = [(x + across * width, y + down * height) for across, down in (start, end or start)]
             await self.js(f"void ({listeners})")
             kinds = ("mouseMoved", "mousePressed", "mouseMoved", "mouseReleased")
             for kind, place in zip(kinds, (places[0], places[0], places[1], places[1]), strict=True):
                 where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
                 await self.call("Input.dispatchMouseEvent", type=kind, **where)
-            if await self.js("window.hit !== false"):  # A new page has no such variable.
+            is_hit = await self.js("window.hit !== false")  # A new page has no such variable.
+            if is_hit and (not of_stage or await self.box(selector) == box):
                 return
         raise AssertionError(f"{selector} was missed by nine presses")
 

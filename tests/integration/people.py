@@ -41,7 +41,7 @@ async def give(page: Tab) -> list[str]:
     await has_given(page, "judged good")
     await page.drag(".stage .screen", (0.25, 0.5))
     action = "document.querySelector('.form .correct input')"
-    assert await page.js(f"{action}.value") == "click(start_box='(42,112)')", "pixels of the policy's image, 168 by 224"
+    assert (written := await page.js(f"{action}.value")) == "click(start_box='(42,112)')", written
     places = await page.js(
         "[...document.querySelectorAll('.stage .correction .hit')].map((one) =>"
         " ['cx', 'cy'].map((name) => Number(one.getAttribute(name))))"
@@ -61,7 +61,7 @@ async def give(page: Tab) -> list[str]:
     await page.until("!!document.querySelector('.stage img')?.naturalWidth", "its screen")
     second = await page.text(".bar code")
     await page.drag(".stage .screen", (0.25, 0.5), (0.5, 0.75))
-    assert await page.js(f"{action}.value") == "drag(start_box='(42,112)', end_box='(84,168)')"
+    assert (written := await page.js(f"{action}.value")) == "drag(start_box='(42,112)', end_box='(84,168)')", written
     await page.drag(".form .correct input", (0.5, 0.5))
     await page.js(f"{action}.select()")
     await page.call("Input.insertText", text="push it")

@@ -46,6 +46,7 @@ VIEWER_TIMEOUT_S = 60.0
 RETRY_S = 2.0
 FETCH_MS = 300
 TRACES_MAX_AGE_S = 10.0
+"""Age at which spans are read again, or five times what reading took."""
 LAGS_MAX_AGE_S = 4.0
 REQUEST_TIMEOUT_S = 3.0
 """Bound of a wait for a topic, the broker or the store on behalf of a viewer."""
@@ -79,7 +80,9 @@ class LiveSource(RunSource):
         self._store: AsyncStore | None = None
         self._connecting = asyncio.Lock()
         self._reading_lags = asyncio.Lock()
+        self._reading_traces = asyncio.Lock()
         self._timeline: tuple[float, Timeline] | None = None
+        """When it is to be read again, and the spans."""
         self._lags: tuple[float, list[Lag] | None] = (math.inf, ended[1]) if ended else (-LAGS_MAX_AGE_S, [])
         self._lag_reader: LagReader | None = None
         self._tasks: TaskSet | None = None
@@ -185,14 +188,16 @@ class LiveSource(RunSource):
             raise NotFound(str(missing)) from None
 
     async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
-        """Return the parts of each traced action's time, from spans of at most :data:`TRACES_MAX_AGE_S` ago."""
+        """Return the parts of each traced action's time, from spans that were read not long ago."""
         if self.folder is None or not self.config.telemetry.sampling:
             return {}
-        now_s = asyncio.get_running_loop().time()
-        if self._timeline is None or now_s - self._timeline[0] > TRACES_MAX_AGE_S:
-            traces = self.folder.path / "traces"
-            self._timeline = now_s, await asyncio.to_thread(lambda: Timeline(lines_in(traces)))
-        return action_segments(self._timeline[1], trajectory_id)
+        clock, traces = asyncio.get_running_loop().time, self.folder.path / "traces"
+        async with self._reading_traces:  # Calls at the same time share one, which has the size of all spans.
+            if self._timeline is None or clock() > self._timeline[0]:
+                began_s, self._timeline = clock(), None
+                read = await asyncio.to_thread(lambda: Timeline(lines_in(traces)))
+                self._timeline = clock() + max(TRACES_MAX_AGE_S, 5 * (clock() - began_s)), read
+            return action_segments(self._timeline[1], trajectory_id)
 
     async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
         """Return the newest records with ``needle`` in key or value."""

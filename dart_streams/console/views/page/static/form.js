@@ -22,7 +22,7 @@ export class FeedbackForm {
     /** @type {any} the trajectory */
     this.data = null;
     this.busy = false;
-    /** @type {{x: number, y: number, pointer: number} | null} */
+    /** @type {{x: number, y: number, start: import("./screen.js").Point, pointer: number} | null} in pixels of the window and of the screen */
     this.pressed = null;
     this.author = input({ "aria-label": "your name", maxlength: 500, value: stored() || app.rights.author, onchange: () => store(this.author.value.trim()) });
     this.action = input({ "aria-label": "the right action", maxlength: 2048, spellcheck: "false", autocomplete: "off", placeholder: "click(start_box='(84,120)')", oninput: () => this.mark() });
@@ -82,8 +82,10 @@ export class FeedbackForm {
 
   /** @param {PointerEvent} event */
   press(event) {
-    if (!this.corrects || event.button !== 0) return;
-    this.pressed = { x: event.clientX, y: event.clientY, pointer: event.pointerId };
+    const view = this.view;
+    if (!this.corrects || event.button !== 0 || !view) return;
+    // News may draw the page again before the release, and move the screen.
+    this.pressed = { x: event.clientX, y: event.clientY, start: under(event, view.frame, view.screen), pointer: event.pointerId };
     this.stage.setPointerCapture(event.pointerId);
   }
 
@@ -92,11 +94,10 @@ export class FeedbackForm {
     const from = this.pressed, view = this.view;
     this.pressed = null;
     if (!from || !view || from.pointer !== event.pointerId) return;
-    const start = under(new MouseEvent("click", { clientX: from.x, clientY: from.y }), view.frame, view.screen);
-    const end = under(event, view.frame, view.screen);
+    const { start } = from, end = under(event, view.frame, view.screen);
     if (![start, end].every(({ x, y }) => x >= 0 && y >= 0 && x < view.screen.width && y < view.screen.height)) return;
     const moved = Math.hypot(event.clientX - from.x, event.clientY - from.y) >= DRAG;
-    this.action.value = moved ? dragged(start, end, view.screen, view.image) : clicked(this.action.value, end, view.screen, view.image);
+    this.action.value = moved ? dragged(start, end, view.screen, view.image) : clicked(this.action.value, start, view.screen, view.image);
     this.mark();
   }
 
