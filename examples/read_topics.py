@@ -37,16 +37,16 @@ def read(servers: str, prefix: str, idle_ms: int) -> Iterator[Trajectory]:
 
 
 def main(servers: str, prefix: str, idle_ms: int = 5000) -> None:
-    """Print a line for each task."""
+    """Print a line for the task of each trajectory as it comes, with what is known of the task by then."""
     rewards: dict[str, list[float]] = defaultdict(list)
     steps: dict[str, list[int]] = defaultdict(list)
     for trajectory in read(servers, prefix, idle_ms):
         if trajectory.reward is not None:
-            rewards[trajectory.task_id].append(trajectory.reward)
-            steps[trajectory.task_id].append(trajectory.steps)
-    for task_id, found in sorted(rewards.items()):
-        mean_steps = sum(steps[task_id]) / len(found)
-        print(f"{task_id}: mean reward {sum(found) / len(found):.2f} of {len(found)} rollouts, {mean_steps:.1f} steps")
+            found, taken = rewards[trajectory.task_id], steps[trajectory.task_id]
+            found.append(trajectory.reward)
+            taken.append(trajectory.steps)
+            means = f"mean reward {sum(found) / len(found):.2f} of {len(found)} rollouts, {sum(taken) / len(taken):.1f}"
+            print(f"{trajectory.task_id}: {means} steps", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,3 +10,5 @@ if [ -s /run/secrets/ca ]; then
     update-ca-certificates >/dev/null 2>&1
     export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt
 fi
+# A slow proxy or a busy machine answers a few connections in time, and not the fifty that uv opens.
+export UV_CONCURRENT_DOWNLOADS=8 UV_HTTP_RETRIES=8
