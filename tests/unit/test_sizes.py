@@ -9,11 +9,11 @@ from docs.reference import iterate_keys
 from tests import durations
 from tests.sources import CORE, PRODUCT, ROOT, TESTS
 
-PRODUCT_LINES = 77_971
-CORE_LINES = 60_666
+PRODUCT_LINES = 77_703
+CORE_LINES = 60_658
 """Without plug-ins. Lines are those of Python files, blank ones and docstrings included."""
 TEST_LINES = 84_776
-CORE_TEST_LINES = 71_212
+CORE_TEST_LINES = 69_739
 CORE_KEYS = 82
 LONG, LONG_FILES = 300, 33
 """Lines of a long Python file, and how many files outside of tests are that long."""
@@ -25,7 +25,7 @@ CROWDED = {
     "dart_streams/console/launch": 27,
     "dart_streams/console/views/page": 30,
     "dart_streams/console/views/page/static": 39,
-    "dart_streams/curation": 22,
+    "dart_streams/curation": 21,
     "dart_streams/policy": 22,
     "topics": 21,
     "workers/env": 22,
