@@ -286,7 +286,7 @@ def attempt(action):
         return type(error).__name__
 libc = ctypes.CDLL(None, use_errno=True)
 others = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
-servers = [pid for pid in others if b".backends.desktop.guest\\0" in open(f"/proc/{pid}/cmdline", "rb").read()]
+servers = [pid for pid in others if b"dart_desktops.desktop.guest\\0" in open(f"/proc/{pid}/cmdline", "rb").read()]
 print(json.dumps({
     "broker": attempt(lambda: socket.create_connection(("127.0.0.1", PORT), 2)),
     "route": attempt(lambda: socket.create_connection(("192.0.2.1", 80), 2)),
