@@ -9,7 +9,7 @@ from docs.reference import iterate_keys
 from tests import durations
 from tests.sources import CORE, PRODUCT, ROOT, TESTS
 
-PRODUCT_LINES = 77_703
+PRODUCT_LINES = 77_698
 CORE_LINES = 60_658
 """Without plug-ins. Lines are those of Python files, blank ones and docstrings included."""
 TEST_LINES = 84_776

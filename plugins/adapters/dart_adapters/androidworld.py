@@ -13,13 +13,12 @@ from urllib.parse import urlencode
 import msgspec
 
 from dart_adapters.action_formats import to_androidworld
-from dart_adapters.screenshots import decode_answer, decode_file
+from dart_adapters.screenshots import decode_file, take_rows
 from dart_adapters.settings import clamp_reward, convert_options, number_of, text_of
 from dart_phones.offers import OFFERED
 from dart_streams.actions import Action, Call
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from workers.env.backends.connection import Connection
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, screen_of
@@ -136,12 +135,9 @@ class AndroidWorldEnvironment:
     async def _screen(self) -> Screen:
         path = "/screenshot?wait_to_stabilize=true"
         async with Connection(self.url, self.owner.call_timeout_s) as server:
-            body = await server.send("GET", path)
-            try:
-                answer, image = await asyncio.to_thread(decode_answer, body, "pixels")
-                image = image or decode_file(msgspec.convert(answer, dict[str, Any]).get("pixels"))
-            except (ValueError, *MALFORMED) as error:
-                raise EnvironmentFault(f"{server.at(path)} returns an invalid response: {error}") from None
+            rest, image = await asyncio.to_thread(take_rows, await server.send("GET", path), "pixels")
+            answer = server.decode(path, rest, dict[str, Any])
+        image = image or decode_file(answer.get("pixels"))
         return msgspec.structs.replace(screen_of(image, self.goal, done=False), calls=OFFERED)
 
     async def _execute(self, body: dict[str, Any]) -> None:

@@ -28,14 +28,13 @@ def decode_answer(body: bytes, screenshot: str) -> tuple[Any, bytes | None]:
     Returns the value, which has null in their place, and the PNG file of the pixels, None without them. Raises
     EnvironmentFault for rows that are no image, and what decoding raises for other JSON that is malformed.
     """
-    rest, rows = split_rows(body, screenshot)
-    image = None if rows is None else encode_rows(rows)
+    rest, image = take_rows(body, screenshot)
     raise_if_dense(rest)
     return json.loads(rest), image
 
 
-def split_rows(body: bytes, name: str) -> tuple[bytes, bytes | None]:
-    """Return a JSON text with null in place of the rows of pixels of field ``name``, and the text of the rows."""
+def take_rows(body: bytes, name: str) -> tuple[bytes, bytes | None]:
+    """Return a JSON text with null for the rows of pixels of field ``name``, and their PNG file, None without them."""
     field = re.escape(json.dumps(name).encode())
     found = re.search(rb"(?<!\\)" + field + rb"\s*:\s*(?=\[\s*\[\s*\[)", body)
     if found is None:
@@ -44,7 +43,7 @@ def split_rows(body: bytes, name: str) -> tuple[bytes, bytes | None]:
     if end < begin:
         spaced = ROWS_END.search(body, begin)
         end = spaced.end() if spaced else len(body)
-    return body[:begin] + b"null" + body[end:], body[begin:end]
+    return body[:begin] + b"null" + body[end:], encode_rows(body[begin:end])
 
 
 def encode_rows(text: bytes) -> bytes:
