@@ -7,7 +7,7 @@ BEGUN := $(shell git rev-parse HEAD 2>/dev/null || echo none)
 MODEL := .venv/model/bin
 RECIPES := plugins/recipes/tests $(addprefix --ignore=plugins/recipes/tests/,model path)
 TSC := .venv/web/node_modules/.bin/tsc
-MODEL_SIDE := dart_streams/policy plugins/recipes/dart_recipes/gui_actor dart_streams/console/bundles/retrain.py workers/rollout trainer benchmarks/learning benchmarks/recipes examples/objective.py
+MODEL_SIDE := dart_streams/policy plugins/recipes/dart_recipes/gui_actor console/bundles/retrain.py workers/rollout trainer benchmarks/learning benchmarks/recipes examples/objective.py
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
@@ -27,14 +27,14 @@ lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff format --check .
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
 	else echo "Left out without .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
-	@if [ -x $(TSC) ]; then $(TSC) -p dart_streams/console/views/page/jsconfig.json; \
+	@if [ -x $(TSC) ]; then $(TSC) -p console/views/page/jsconfig.json; \
 	else echo "Left out without npm (Node): the types of the web page's scripts"; fi
 
 reference: streams-environment ## Generate docs/configuration.md, cli.md, metrics.md, and the table of docs/reliability.md.
 	@$(STREAMS)/python -m docs.reference
 
 types: streams-environment
-	@$(STREAMS)/mypy topics dart_streams workers plugins/*/dart_* benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
+	@$(STREAMS)/mypy topics dart_streams workers console plugins/*/dart_* benchmarks examples --exclude '^($(subst $() ,|,$(MODEL_SIDE)))'
 	@$(STREAMS)/mypy --explicit-package-bases tests/faults --exclude '/(test_|generated_records)'
 
 docs: ## Build the documentation site, strictly.

@@ -9,12 +9,12 @@ import tomli_w
 
 import topics
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
+from console.bundles.bundle_inputs import CONFIG, TASKS
+from console.runs.bundle import BundleRecord, BundleSection, Manifest, Writer
+from console.runs.run_folder import without_nulls
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
-from dart_streams.console.runs.bundle import BundleRecord, BundleSection, Manifest, Writer
-from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.curation.in_memory import Written
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from topics import curation_log

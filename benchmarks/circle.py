@@ -19,11 +19,11 @@ from benchmarks.decoupling import Play, by_turns, median_metrics, median_ratios,
 from benchmarks.decoupling_run import ModeRunner, by_kind
 from benchmarks.modes import DISPATCH, Mode
 from benchmarks.utilization import UtilizationMetrics, utilization_metrics
+from console.launch import processes
+from console.launch.session import Finish, Session
+from console.runs import run_folder as folder
+from console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
 from dart_streams.config import Config
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.session import Finish, Session
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dart_streams.console.cli import output
+from console.cli import output
 
 DeploymentFile = Annotated[Path, typer.Option("--config", help="Configuration file of the deployment.", exists=True)]
 DEMO = Path("deploy/config/demo.toml")

@@ -13,8 +13,8 @@ from benchmarks.feedback import commands as feedback_commands
 from benchmarks.learning import commands as learning_commands
 from benchmarks.multi_turn import commands as multi_turn_commands
 from benchmarks.peers import commands as peer_commands
-from dart_streams.console.cli import output as terminal
-from dart_streams.console.cli.options import AsJson
+from console.cli import output as terminal
+from console.cli.options import AsJson
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 Trajectories = Annotated[int, typer.Option(help="Number of finished rollouts.", min=1)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.modes import Mode
 from benchmarks.utilization import Account, SlotActivity
-from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, draw_svg
+from console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, draw_svg
 
 COLORS = (GREY, AMBER, TEAL, VIOLET, BLUE)
 BARS = {

@@ -17,17 +17,17 @@ from benchmarks.modes import Mode, workload_of
 from benchmarks.private_services import private_services
 from benchmarks.simulation import Overheads
 from benchmarks.utilization import Account
+from console.launch import processes
+from console.launch.services.local import folder_of
+from console.launch.session import Finish, Session, run_session
+from console.launch.supervisor import ProcessSpec
+from console.launch.training_run import TrainingRun
+from console.runs import run_folder as folder
+from console.runs.metrics_reader import MetricsReader
+from console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_streams.config import Config
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.services.local import folder_of
-from dart_streams.console.launch.session import Finish, Session, run_session
-from dart_streams.console.launch.supervisor import ProcessSpec
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names
 
 REQUEST_TIMEOUT_S = 60.0

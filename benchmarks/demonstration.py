@@ -15,16 +15,16 @@ import msgspec
 import psutil
 from rich.console import Console
 
+from console.launch import process_registry, processes
+from console.launch.services import jars
+from console.launch.session import Session, run_session
+from console.launch.supervisor import Supervisor
+from console.launch.training_run import TrainingRun
+from console.runs import run_folder
+from console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
+from console.runs.run_state import RunState
+from console.views import report
 from dart_streams.config import Config
-from dart_streams.console.launch import process_registry, processes
-from dart_streams.console.launch.services import jars
-from dart_streams.console.launch.session import Session, run_session
-from dart_streams.console.launch.supervisor import Supervisor
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views import report
 
 AnySession = TypeVar("AnySession", bound=Session)
 REPORTED = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.utilization import Account, OptimizerStep, ServedRequest, SlotActivity, SlotSpan
-from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, ResponseHeader
-from dart_streams.console.runs.run_state import RunState
+from console.runs.run_log import LogRecord, ObservationHeader, ResponseHeader
+from console.runs.run_state import RunState
 from topics import actions, curated, observations, trained
 
 READ = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)

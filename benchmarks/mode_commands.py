@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from benchmarks.command_line import DEMO, DeploymentFile, show_lines
-from dart_streams.console.cli import output
-from dart_streams.console.cli.options import AsJson
+from console.cli import output
+from console.cli.options import AsJson
 
 app = typer.Typer()
 

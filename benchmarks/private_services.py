@@ -16,9 +16,9 @@ from typing import Any
 import tomli_w
 from filelock import FileLock, Timeout
 
+from console.launch.services import local
+from console.launch.services.daemon import free_port
 from dart_streams.config import Bus, Config, Run, Services, Store, parse
-from dart_streams.console.launch.services import local
-from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import UserError
 from dart_streams.java import RECIPES
 

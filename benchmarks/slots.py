@@ -17,18 +17,18 @@ from rich.console import Console
 
 from benchmarks.decoupling_run import by_kind, clock_config, session_of
 from benchmarks.modes import workload_of
+from console.launch.services import jars
+from console.launch.session import run_session
+from console.launch.training_run import TrainingRun
+from console.runs import run_folder as folder
+from console.runs.metrics_reader import MetricsReader
+from console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
+from console.views import report
+from console.views.optional_numbers import round_optional
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.config.workload import Workload, draw_course, typical_steps
-from dart_streams.console.launch.services import jars
-from dart_streams.console.launch.session import run_session
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
-from dart_streams.console.views import report
-from dart_streams.console.views.optional_numbers import round_optional
 from dart_streams.telemetry import names
 
 WARM_S = 180.0

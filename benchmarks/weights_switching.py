@@ -20,11 +20,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from benchmarks.private_services import private_services, write_config
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from benchmarks.weight_switch_metrics import Answer, Records, SwitchRecord, Window, switch_metrics
+from console.launch import subreaper
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
-from dart_streams.console.launch import subreaper
 from dart_streams.episodes import prompts
 from dart_streams.errors import UserError
 from dart_streams.store import AsyncStore, connect_async, create_schema

@@ -16,12 +16,12 @@ import msgspec
 import typer.main
 from msgspec.structs import FieldInfo
 
+from console.cli.main import COMMANDS, build_app
 from dart_data.tracker.points import name_of
 from dart_streams.config import recipes
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
-from dart_streams.console.cli.main import COMMANDS, build_app
 from dart_streams.telemetry import names
 from docs import fault_matrix
 from topics import training_metrics
@@ -56,7 +56,7 @@ COMMAND_LINE = """# Commands
 `dart-streams COMMAND --help` prints the same. A command that needs a deployment reads the file of `--config`, by
 default `deploy/config/demo.toml`. A command that reads a run takes `--run`, by default the latest.
 
-This page is generated from `dart_streams/console/cli/`: `make reference` writes it.
+This page is generated from `console/cli/`: `make reference` writes it.
 """
 METRICS = """# Metrics
 

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from benchmarks.private_services import HOMES
+from console.runs.run_folder import RunFolder
 from dart_streams.bus import sync_clients
 from dart_streams.bus.lag import lag_reader
 from dart_streams.config import Bus
-from dart_streams.console.runs.run_folder import RunFolder
 from topics import ALL
 
 ASK_S = 5.0

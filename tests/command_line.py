@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 from typer.testing import CliRunner, Result
 
-from dart_streams.console.cli import main
+from console.cli import main
 
 
 def invoke(*arguments: object) -> Result:

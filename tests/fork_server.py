@@ -24,8 +24,8 @@ from tests.sources import ROOT
 
 PROGRAM = Path(sys.executable).parent / "dart-streams"
 PRELOADED = (
-    "dart_streams.console.cli.process",
-    "dart_streams.console.monitor.main",
+    "console.cli.process",
+    "console.monitor.main",
     "workers.curator.main",
     "workers.env.main",
     "workers.recorder.main",

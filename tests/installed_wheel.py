@@ -7,10 +7,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from tests.sources import ROOT
+from tests.sources import CORE, ROOT
 
 UV = ROOT / ".venv/tools/bin/uv"
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "topics", "dart_streams", "workers", "trainer", "plugins")
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", *CORE, "plugins")
 """What the Dockerfiles copy."""
 
 

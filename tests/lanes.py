@@ -37,7 +37,7 @@ OF_ALL = ("requirements/", "pyproject.toml", "conftest.py")
 """Files that every lane covers."""
 DESKTOPS = "plugins/desktops/"
 LANES = (
-    Lane("test-data", "each time", ("tests/data/", "dart_streams/console/datasets/", "plugins/data/")),
+    Lane("test-data", "each time", ("tests/data/", "console/datasets/", "plugins/data/")),
     Lane("test-adapters", "each time", ("plugins/adapters/",)),
     Lane("test-alerts", "each time", ("tests/alerts/", "deploy/prometheus/")),
     Lane("test-phone", "each time", ("plugins/phones/", "deploy/config/phone.toml")),
@@ -45,7 +45,7 @@ LANES = (
     Lane(
         "test-launch",
         "if covered files changed",
-        ("tests/launch/", "dart_streams/console/launch/", "dart_streams/console/sizing/placement.py", "deploy/local/"),
+        ("tests/launch/", "console/launch/", "console/sizing/placement.py", "deploy/local/"),
     ),
     Lane(
         "test-page",
@@ -55,8 +55,8 @@ LANES = (
             "tests/integration/page_browser.py",
             "tests/integration/page_audit.py",
             "tests/integration/recorded_run.py",
-            "dart_streams/console/views/",
-            "dart_streams/console/runs/",
+            "console/views/",
+            "console/runs/",
             "dart_streams/episodes/",
             "topics/",
         ),
@@ -80,9 +80,9 @@ LANES = (
             "tests/path/",
             "trainer/",
             "dart_streams/policy/",
-            "dart_streams/console/bundles/retrain.py",
+            "console/bundles/retrain.py",
             "plugins/recipes/",
-            "dart_streams/console/sizing/",
+            "console/sizing/",
             "workers/rollout/",
             "benchmarks/",
             "deploy/config/ui-tars/",

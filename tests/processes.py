@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from dart_streams.console.launch import subreaper
+from console.launch import subreaper
 
 
 def command_of(process: psutil.Process) -> str:

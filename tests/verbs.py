@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from console.cli.main import COMMANDS
 from dart_streams.config.recipes import known_recipes
-from dart_streams.console.cli.main import COMMANDS
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = Path(sys.executable).with_name("dart-streams")
@@ -59,7 +59,7 @@ def data_verbs() -> Iterator[tuple[str, ...]]:
 
 def helps() -> dict[str, str]:
     """Return what verbs say that cannot print their help; all in one process, which saves a second each."""
-    from dart_streams.console.cli.main import execute
+    from console.cli.main import execute
 
     failed = {}
     for command in COMMANDS:

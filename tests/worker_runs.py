@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kafka.admin import MemberToRemove
 
+from console.runs.run_folder import write_toml
 from dart_streams.bus import admin
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import write_toml
 from tests.fork_server import PROGRAM, Forked
 from tests.waiting import wait_until
 from workers.runtime.lifecycle import Connect, run_until_stopped

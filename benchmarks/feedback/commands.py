@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.command_line import DeploymentFile, show
-from dart_streams.console.cli import output
-from dart_streams.console.cli.options import AsJson, State
+from console.cli import output
+from console.cli.options import AsJson, State
 
 app = typer.Typer()
 DEPLOYMENT = Path("benchmarks/feedback/feedback.toml")

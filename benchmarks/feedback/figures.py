@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from dart_streams.console.runs import feedback
-from dart_streams.console.runs.run_state import RunState
+from console.runs import feedback
+from console.runs.run_state import RunState
 from topics.outcomes import is_success
 from topics.trajectories import Trajectory
 

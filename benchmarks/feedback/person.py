@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from console.launch.training_run import TrainingRun
+from console.runs import feedback
 from dart_streams import actions
 from dart_streams.actions import Action
 from dart_streams.actions.sequence import parse_written
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task, TaskSet
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.runs import feedback
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore, open_store
 from topics.observations import Observation

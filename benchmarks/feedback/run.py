@@ -9,14 +9,14 @@ import msgspec
 from benchmarks import demonstration
 from benchmarks.feedback import figures
 from benchmarks.feedback.person import OraclePerson
+from console.launch.session import Session
+from console.launch.training_run import TrainingRun
+from console.runs import run_folder
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_streams.background import run_beside
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
-from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from topics import curated, feedback, rollout_orders, trained, trajectories, weights, weights_serving
 
 READ = tuple(one.TOPIC for one in (curated, feedback, rollout_orders, trained, trajectories, weights, weights_serving))

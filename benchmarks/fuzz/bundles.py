@@ -13,20 +13,20 @@ from typing import Any
 import msgspec
 import zstandard
 
+from console.bundles import replay, restore, whatif
+from console.bundles.bundle_inputs import TOKENS, config_of, tasks_of
+from console.bundles.capture import TRACES
+from console.launch.folder_catalog import describe_bundle
+from console.lineage import traces
+from console.lineage.lineage import Lineage
+from console.runs import bundle as bundles
+from console.runs.run_folder import folder_of
+from console.views.explanations import Explanations
+from console.views.page import export
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.views import PageViews
 from dart_streams.config import Config
-from dart_streams.console.bundles import replay, restore, whatif
-from dart_streams.console.bundles.bundle_inputs import TOKENS, config_of, tasks_of
-from dart_streams.console.bundles.capture import TRACES
-from dart_streams.console.launch.folder_catalog import describe_bundle
-from dart_streams.console.lineage import traces
-from dart_streams.console.lineage.lineage import Lineage
-from dart_streams.console.runs import bundle as bundles
-from dart_streams.console.runs.run_folder import folder_of
-from dart_streams.console.views.explanations import Explanations
-from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.views import PageViews
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
 

@@ -11,11 +11,11 @@ import msgspec
 
 import topics
 from benchmarks.fuzz.bundles import BUNDLE, GOLDEN
+from console.bundles.bundle_inputs import TASKS, tables_of
+from console.runs.bundle import Bundle
 from dart_streams.bus.codec import ID, SCHEMA, Header, Undecodable
 from dart_streams.config import parse
 from dart_streams.config import tasks as task_sets
-from dart_streams.console.bundles.bundle_inputs import TASKS, tables_of
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation import journal
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import claim_key, entry_key, snapshot_key

@@ -21,14 +21,14 @@ from benchmarks.fuzz.bundles import (
     pack_contents,
     read_bundles,
 )
+from console.runs import feedback
+from console.runs.bundle import Bundle
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.feedback_intake import FeedbackIntake
+from console.views.page.guard import Guard, WriteRight
+from console.views.page.server import PageServer
 from dart_desktops.desktop import documents
-from dart_streams.console.runs import feedback
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.feedback_intake import FeedbackIntake
-from dart_streams.console.views.page.guard import Guard, WriteRight
-from dart_streams.console.views.page.server import PageServer
 from dart_streams.errors import UserError
 
 ANSWER_S = 20.0

@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2_5_VLConfig
 
-from dart_streams.console.sizing.model_files import ModelShape, shape_of
+from console.sizing.model_files import ModelShape, shape_of
 from dart_streams.policy import tiny
 from dart_streams.policy.tiny_architectures import image_settings, token_settings
 from dart_streams.policy.weights import own_state

@@ -17,8 +17,8 @@ from torch import nn
 from benchmarks.gpu import models
 from benchmarks.gpu.plans import ROW_KINDS, Case, Plan
 from benchmarks.gpu.trajectory import ANSWER, make_group, window_config
+from console.sizing.gpu_memory import CUDA_BYTES, GIB, MemoryEstimate
 from dart_streams.config import Config, parse
-from dart_streams.console.sizing.gpu_memory import CUDA_BYTES, GIB, MemoryEstimate
 from dart_streams.deadline import Deadline
 from dart_streams.policy.rendering import renderer_of
 from trainer.data.collate import Collator, MicroBatch

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from dart_streams.console.cli import output
-from dart_streams.console.cli.options import AsJson
+from console.cli import output
+from console.cli.options import AsJson
 
 app = typer.Typer()
 Folder = Annotated[Path, typer.Option(help="Folder of screens, policies and results.")]

@@ -9,8 +9,8 @@ import msgspec
 
 from benchmarks.learning import recording, results, screens, variants
 from benchmarks.learning.results import LearningRun
+from console.launch import processes
 from dart_streams.config import tasks
-from dart_streams.console.launch import processes
 from dart_streams.errors import UserError
 
 Note = Callable[[str], None]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.command_line import show_parts
-from dart_streams.console.cli.options import AsJson
+from console.cli.options import AsJson
 
 app = typer.Typer()
 
@@ -23,7 +23,7 @@ def multi_turn(
     One trajectory of 30 steps and a batch of 8, with the tiny policy; no services. A round takes about six minutes.
     """
     if find_spec("torch") is None:  # It needs the model environment.
-        from dart_streams.console.launch import processes
+        from console.launch import processes
 
         program = [str(processes.find_programs().model), "bench", "multi-turn", "--rounds", str(rounds)]
         program += ["--steps", str(steps), *["--json"] * as_json]

@@ -19,6 +19,7 @@ COPY topics topics
 COPY dart_streams dart_streams
 COPY workers workers
 COPY trainer trainer
+COPY console console
 COPY plugins plugins
 RUN for project in . plugins/*; do \
         uv build --wheel --offline --no-build-isolation --python /opt/venv/bin/python --out-dir /wheel "$project" || exit 1; \

@@ -315,7 +315,7 @@ data_environment() { environment data; }
 
 GPU_CHOICE=.venv/.gpu
 
-has_gpu() { # the same devices as GPU_DEVICES of dart_streams/console/cli/gpu_checks.py
+has_gpu() { # the same devices as GPU_DEVICES of console/cli/gpu_checks.py
     local device
     for device in /dev/nvidia[0-9]*; do
         if [ -e "$device" ]; then return 0; fi
@@ -391,7 +391,7 @@ vscode_server() {
 
 jars() { # names of poms; without one those of the services and of the page
     local said
-    said=$(.venv/streams/bin/python -m dart_streams.console.launch.services.jars "$@") || exit $?
+    said=$(.venv/streams/bin/python -m console.launch.services.jars "$@") || exit $?
     outcome=${said:-$outcome}
 }
 

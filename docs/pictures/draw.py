@@ -217,7 +217,7 @@ def draw_floors() -> Picture:
         ("plain", "examples", "programs to run and change"),
         ("plain", "benchmarks", "measurements; outside of the wheel"),
         ("plain", "plugins", "desktops, phones, adapters, recipes, data: entry points"),
-        ("plain", "dart_streams/console", "runs, views, launch, the command line"),
+        ("plain", "console", "runs, views, launch, the command line"),
         ("env", "workers · trainer", "the processes of the circle; none imports another"),
         ("curator", "dart_streams/curation · policy", "the data manager: pure reducers; the model side: torch"),
         ("recorder", "dart_streams/bus · store · episodes", "clients of Kafka and Cassandra; the life of an episode"),

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from benchmarks import decoupling_run, modes
 from benchmarks.utilization import utilization_metrics
+from console.launch.session import Finish, Session
+from console.runs import run_folder as folder
+from console.runs.run_log import present_records
 from dart_streams.config import Config
-from dart_streams.console.launch.session import Finish, Session
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import present_records
 from tests.integration.test_circle import until
 from topics import Topic, rollout_orders, weights, weights_serving
 

@@ -18,13 +18,13 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from kafka.errors import KafkaError
 
 from benchmarks.private_services import private_folder
+from console.launch.services import local
+from console.launch.services.daemon import Home, free_port
+from console.launch.services.jvm import Cassandra, Kafka, Service
+from console.launch.services.lock import ignore_message
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.config.connections import TopicSettings
-from dart_streams.console.launch.services import local
-from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
-from dart_streams.console.launch.services.lock import ignore_message
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.java import SHARED_JARS
 from tests.waiting import wait_until

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dart_streams.console.launch.services.lock import one_at_a_time
+from console.launch.services.lock import one_at_a_time
 from dart_streams.errors import UserError
 
 NEEDED = ("dockerd", "slirp4netns", "unshare", "setpriv", "nsenter", "ip")

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from dart_streams.console.launch.services.jars import SERVICES, fetch_jars
+from console.launch.services.jars import SERVICES, fetch_jars
 from dart_streams.java import SHARED_JARS
 from tests.compose.engine import Engine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.launch.services.jars import fetch_jars
+from console.launch.services.jars import fetch_jars
 from dart_streams.errors import UserError
 from dart_streams.java import SHARED_JARS
 from tests.compose.company import Company

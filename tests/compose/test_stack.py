@@ -304,7 +304,7 @@ def test_sigterm_drains_every_worker(stack: Stack):
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what the stack's files mount, to change it; its configuration trains until it is stopped."""
-    for name in ("topics", "dart_streams", "workers", "trainer", "plugins", "tests", "benchmarks", "deploy"):
+    for name in ("topics", "dart_streams", "workers", "trainer", "console", "plugins", "tests", "benchmarks", "deploy"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("docker-compose.yml", ".dockerignore"):
         shutil.copy(ROOT / name, tmp_path)

@@ -7,11 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
+from console.runs import open_orders
+from console.runs.run_follower import follow_run
+from console.runs.run_state import RunState
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config, load
-from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_follower import follow_run
-from dart_streams.console.runs.run_state import RunState
 
 
 def seen(progress: RunState) -> dict[str, object]:

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import tomli_w
 
+from console.datasets import demonstrations
+from console.datasets.demonstrations import as_demonstration
+from console.runs import run_folder
+from console.runs.bundle import Bundle
 from dart_streams.bus.sync_clients import read_events
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
-from dart_streams.console.datasets import demonstrations
-from dart_streams.console.datasets.demonstrations import as_demonstration
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError
 from tests.command_line import invoke_json
 from tests.integration.recorded_run import record

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of
-from dart_streams.console.bundles.episode_index import CurationFacts
-from dart_streams.console.datasets import demonstrations, parquet
-from dart_streams.console.datasets.episode_columns import ImageCell
-from dart_streams.console.datasets.episode_rows import rows_of
-from dart_streams.console.runs.bundle import Bundle
+from console.bundles.bundle_inputs import bundle_events, config_of
+from console.bundles.episode_index import CurationFacts
+from console.datasets import demonstrations, parquet
+from console.datasets.episode_columns import ImageCell
+from console.datasets.episode_rows import rows_of
+from console.runs.bundle import Bundle
 from dart_streams.errors import UserError
 from tests.command_line import invoke
 from tests.integration.recorded_run import record

@@ -19,11 +19,11 @@ import msgspec
 import psutil
 import pytest
 
+from console.runs import run_folder
+from console.runs.run_folder import RunFolder
+from console.runs.run_log import read_events
 from dart_streams import config as configuration
 from dart_streams.config import Config
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
 from tests.faults import invariants
 from tests.processes import marked

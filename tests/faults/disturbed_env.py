@@ -99,7 +99,7 @@ def disturb(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    from dart_streams.console.cli.main import main as program
+    from console.cli.main import main as program
 
     disturb(msgspec.convert(json.loads(sys.argv[1]), Settings))
     # A supervisor gives the program's path as well.

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from console.launch import processes
+from console.launch.run_start import write_report
+from console.launch.services.daemon import free_port
+from console.launch.session import Session, run_session
+from console.runs import run_folder
 from dart_streams import config as configuration
 from dart_streams.config import Config
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.run_start import write_report
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.session import Session, run_session
-from dart_streams.console.runs import run_folder
 from dart_streams.errors import UserError
 from tests.faults.disturbed_env import Settings
 from tests.faults.supervised import prefixed

@@ -37,7 +37,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, lambda *_: wanted.append(lambda: torch.empty(TOO_LARGE, dtype=torch.uint8)))
     signal.signal(signal.SIGUSR2, lambda *_: wanted.append(hang))
 
-    from dart_streams.console.cli.main import main
+    from console.cli.main import main
 
     # A supervisor gives the program's path as well.
     sys.argv = ["dart-streams", *sys.argv[2:]]

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 import topics
+from console.runs import run_log
+from console.runs.bundle import BundleRecord
 from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode
 from dart_streams.config import parse
-from dart_streams.console.runs import run_log
-from dart_streams.console.runs.bundle import BundleRecord
 from tests.faults.largest_records import largest_event
 from topics import Topic
 from topics.values import HEX, IN_A_NAME

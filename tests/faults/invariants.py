@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 import msgspec
 
 import topics
+from console.bundles.capture import capture
+from console.bundles.replay import replay
+from console.repair import projection
+from console.repair.projection import ProjectedRow
+from console.runs import open_orders
+from console.runs.bundle import Bundle, BundleError
+from console.runs.run_folder import RunFolder
+from console.runs.run_follower import ANNOUNCED_S
+from console.runs.run_log import LogRecord, RecordMetadata, decode_records, full_event
+from console.runs.run_state import RunState
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Config
-from dart_streams.console.bundles.capture import capture
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.repair import projection
-from dart_streams.console.repair.projection import ProjectedRow
-from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.bundle import Bundle, BundleError
-from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.runs.run_follower import ANNOUNCED_S
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, decode_records, full_event
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.deadline import Deadline
 from dart_streams.store import connect
 from topics.action_requests import ActionRequest

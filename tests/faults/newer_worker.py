@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.console.runs.run_folder import RunFolder
+from console.runs.run_folder import RunFolder
 from topics import observations
 
 NEWER = observations.TOPIC.version + 1

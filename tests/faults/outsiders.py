@@ -15,10 +15,10 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import NoError
 
+from console.runs.run_log import present_records, read_events
 from dart_streams.bus import admin, sync_clients, topology
 from dart_streams.bus.clients import Publisher, create_consumer, start_within
 from dart_streams.config import Bus, Config
-from dart_streams.console.runs.run_log import present_records, read_events
 from dart_streams.deadline import Deadline
 from tests.faults import poison, scene
 from tests.faults.circle import POLL_S, Circle

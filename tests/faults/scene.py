@@ -11,11 +11,11 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.private_services import private_folder
+from console.launch.services import local
+from console.launch.services.daemon import Home, free_port
 from dart_streams.bus import admin
 from dart_streams.bus.clients import create_consumer, start_within
 from dart_streams.config import Bus, Config, Run, Services, Store
-from dart_streams.console.launch.services import local
-from dart_streams.console.launch.services.daemon import Home, free_port
 from dart_streams.deadline import Deadline
 from tests.faults import disk
 from tests.faults.circle import POLL_S, Circle

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from dart_streams.console.launch import process_registry, processes
-from dart_streams.console.launch.run_start import write_report
-from dart_streams.console.launch.session import Session, run_session
-from dart_streams.console.launch.supervisor import ProcessSpec
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_folder import RunFolder
+from console.launch import process_registry, processes
+from console.launch.run_start import write_report
+from console.launch.session import Session, run_session
+from console.launch.supervisor import ProcessSpec
+from console.runs import run_folder
+from console.runs.run_folder import RunFolder
 from dart_streams.errors import UserError
 from tests.faults.circle import PREFIXES
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from console.repair import projection
+from console.runs.run_log import LogRecord, RecordMetadata
 from dart_streams.bus.codec import decode
 from dart_streams.bus.lag import Lag
-from dart_streams.console.repair import projection
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
 from dart_streams.episodes.episode import executed_action
 from tests.faults.invariants import Log, broken, differing, pending
 from topics import BY_NAME

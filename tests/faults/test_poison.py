@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 import topics
+from console.repair import dead_letters as letters
+from console.runs.run_log import present_records, read_events
 from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.compressed_batches import MAX_EXPANDED_BYTES
 from dart_streams.bus.lag import LagReader, lag_reader
 from dart_streams.bus.topology import has_dead_letters
 from dart_streams.config import Config
-from dart_streams.console.repair import dead_letters as letters
-from dart_streams.console.runs.run_log import present_records, read_events
 from dart_streams.curation.in_memory import CountingTrainer
 from tests.faults.generated_records import EVENT, Generator, Record, outcome_of
 from tests.faults.poison import GZIP, SNAPPY, Place, built, raw_producer, send, send_raw

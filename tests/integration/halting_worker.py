@@ -7,7 +7,7 @@ are those of every worker.
 import signal
 import threading
 
-from dart_streams.console.cli.main import main
+from console.cli.main import main
 from workers.runtime import lifecycle
 
 lifecycle.TURN_BOUND_S = 2.0

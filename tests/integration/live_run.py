@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 
+from console.launch.processes import PAGE_FILE
+from console.runs import run_folder as folder
 from dart_streams.bus.lag import lag_reader
-from dart_streams.console.launch.processes import PAGE_FILE
-from dart_streams.console.runs import run_folder as folder
 from dart_streams.deadline import Deadline
 from tests.integration.page_browser import Tab
 from tests.integration.test_circle import STAND_IN

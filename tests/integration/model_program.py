@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from console.cli.main import main
+from console.launch.processes import Programs
+from console.runs.run_folder import write_toml
 from dart_streams.config import load
 from dart_streams.config import tasks as task_sets
-from dart_streams.console.cli.main import main
-from dart_streams.console.launch.processes import Programs
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.policy import recipe
 from tests.sources import ROOT
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
+from console.runs.bundle import Bundle
+from console.runs.run_folder import RunFolder
+from console.views.page.bundle_source import BundleSource
+from console.views.page.live_source import LiveSource
+from console.views.page.source import SHOWN, RunSource
+from console.views.page.views import PageViews
 from dart_streams.config import Config
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.live_source import LiveSource
-from dart_streams.console.views.page.source import SHOWN, RunSource
-from dart_streams.console.views.page.views import PageViews
 from dart_streams.deadline import Deadline
 
 BOUND_S = 120.0

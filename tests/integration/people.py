@@ -3,11 +3,11 @@
 import asyncio
 import json
 
+from console.runs import run_folder as folder
+from console.runs.run_log import read_events
 from dart_streams.actions import Click
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events
 from dart_streams.episodes.trajectory_summary import is_whole
 from tests.integration.live_run import kill
 from tests.integration.page_audit import AXE, find_violations

@@ -17,16 +17,16 @@ import msgspec
 import tomli_w
 
 import topics
+from console.bundles.bundle_inputs import CONFIG, TASKS, TOKENS
+from console.runs import evaluation
+from console.runs.bundle import Blob, BundleRecord, Manifest, Writer
+from console.runs.run_folder import without_nulls
+from console.runs.token_texts import format_pieces
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet, parse
-from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS, TOKENS
-from dart_streams.console.runs import evaluation
-from dart_streams.console.runs.bundle import Blob, BundleRecord, Manifest, Writer
-from dart_streams.console.runs.run_folder import without_nulls
-from dart_streams.console.runs.token_texts import format_pieces
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult

@@ -23,15 +23,15 @@ from cassandra.connection import DefaultEndPoint
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from benchmarks.private_services import HOMES, READY_TIMEOUT_S, private_folder
+from console.launch.access_rights import KINDS
+from console.launch.services import local
+from console.launch.services.daemon import Home, free_port
+from console.launch.services.jvm import Cassandra, Kafka, Service
+from console.launch.services.lock import ignore_message
+from console.runs.run_folder import write_toml
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Services, Store, Tls
 from dart_streams.connection.protocol_probes import speaks_cql
-from dart_streams.console.launch.access_rights import KINDS
-from dart_streams.console.launch.services import local
-from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
-from dart_streams.console.launch.services.lock import ignore_message
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.java import SHARED_JARS
 from dart_streams.store import create_schema
 from tests.command_line import invoke

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
     signal.signal(signal.SIGUSR1, jump)
 
-    from dart_streams.console.cli.main import main
+    from console.cli.main import main
 
     # A supervisor gives the program's path as well.
     sys.argv = ["dart-streams", *(sys.argv[4:] if sys.argv[3].endswith("/dart-streams") else sys.argv[3:])]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from console.runs import run_folder as folder
+from console.runs.run_log import read_events
 from dart_streams.actions import Action
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events
 from tests.integration.miniwob_backend import browser
 from tests.integration.miniwob_backend import task as page_task
 from tests.integration.scripted_person import ScriptedPerson, demonstrating, person_at

@@ -9,13 +9,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
+from console.cli.topics import specs_of
+from console.launch import access_rights
 from dart_streams.bus import admin
 from dart_streams.bus.admin import TopicsRefused
 from dart_streams.bus.clients import create_consumer
 from dart_streams.config import Bus, Config
 from dart_streams.connection import auth
-from dart_streams.console.cli.topics import specs_of
-from dart_streams.console.launch import access_rights
 from tests.integration.secured import Secured
 from topics import BY_NAME
 

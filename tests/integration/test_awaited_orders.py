@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from console.datasets.demonstrations import demonstration_order
+from console.launch import evaluate, order_audit
+from console.launch.order_audit import audit_orders
+from console.runs.run_follower import follow_run
 from dart_streams.bus import flush_barrier
 from dart_streams.bus.clients import Publisher, commit_within, create_consumer, start_within
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
-from dart_streams.console.datasets.demonstrations import demonstration_order
-from dart_streams.console.launch import evaluate, order_audit
-from dart_streams.console.launch.order_audit import audit_orders
-from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from tests.task_files import write_tasks
 from topics import rollout_orders
@@ -27,7 +27,7 @@ BOUND_S = 120.0
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr(order_audit, "ROUND_INTERVAL_S", 0.2)
     monkeypatch.setattr(flush_barrier, "POLL_INTERVAL_S", 0.1)
-    monkeypatch.setattr("dart_streams.console.runs.run_follower.FETCH_MS", 50)
+    monkeypatch.setattr("console.runs.run_follower.FETCH_MS", 50)
     tasks = write_tasks(tmp_path, "box", train=(0, 2), heldout=(50, 53))
     return services.config(tasks=tasks, evaluation={"episodes": 3})
 

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 import topics
+from console.runs import run_folder as folder
+from console.runs.run_log import read_events, read_log
+from console.runs.run_state import RunState
 from dart_streams.bus import dead_letters
 from dart_streams.bus.codec import find_header
 from dart_streams.config import Config
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events, read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.store import SyncStore, connect
 from tests.command_line import invoke, invoke_json
 from tests.integration.sitting import LEASE_S, SHOWN, Sitting, solutions

@@ -10,12 +10,12 @@ import tomli_w
 
 from benchmarks import bundle as making
 from benchmarks.curation_world import Odds, task_set
+from console.runs import run_log
+from console.runs.bundle import Bundle, BundleRecord
+from console.runs.run_folder import without_nulls
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
-from dart_streams.console.runs import run_log
-from dart_streams.console.runs.bundle import Bundle, BundleRecord
-from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import connect_async
 from dart_streams.store.asynchronous import AsyncStore

@@ -19,28 +19,28 @@ from rich.console import Console
 
 import topics
 from benchmarks.private_services import private_folder
+from console.bundles.bundle_inputs import bundle_events
+from console.datasets.sft_set import AnswerLimits, prepare
+from console.launch import process_registry as leftovers
+from console.launch import processes
+from console.launch.run_start import write_report
+from console.launch.services import local
+from console.launch.services.daemon import free_port
+from console.launch.session import Session
+from console.launch.supervisor import ProcessSpec, Supervisor
+from console.launch.training_run import TrainingRun
+from console.lineage.traces import Timeline, lines_in
+from console.repair.projection import COLUMNS
+from console.runs import run_folder as folder
+from console.runs import run_log
+from console.runs.bundle import Bundle, Writer
+from console.runs.metrics_reader import MetricsReader
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_streams import config as configuration
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services
 from dart_streams.config.hardware import read_machine
-from dart_streams.console.bundles.bundle_inputs import bundle_events
-from dart_streams.console.datasets.sft_set import AnswerLimits, prepare
-from dart_streams.console.launch import process_registry as leftovers
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.run_start import write_report
-from dart_streams.console.launch.services import local
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.lineage.traces import Timeline, lines_in
-from dart_streams.console.repair.projection import COLUMNS
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs import run_log
-from dart_streams.console.runs.bundle import Bundle, Writer
-from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.names import BY_NAME

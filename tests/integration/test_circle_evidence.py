@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from console.runs import run_folder
 from dart_streams.bus import admin, clients
 from dart_streams.bus.clients import Publisher
-from dart_streams.console.runs import run_folder
 from tests import events, fork_server
 from topics import observations
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.cli import doctor_checks, main, options, process
+from console.cli.options import read_config
+from console.runs import run_folder
 from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks, load
-from dart_streams.console.cli import doctor_checks, main, options, process
-from dart_streams.console.cli.options import read_config
-from dart_streams.console.runs import run_folder
 from dart_streams.errors import ConfigError, UserError
 from tests import fork_server
 from tests.sources import ROOT
@@ -177,7 +177,7 @@ def test_amounts_are_judged_by_what_is_needed_and_what_is_enough(gib: float, sta
 
 
 def test_a_run_starts_from_the_model_directory_that_is_named(tmp_path: Path):
-    run = importlib.import_module("dart_streams.console.launch.run_start")
+    run = importlib.import_module("console.launch.run_start")
     model = tmp_path / "model"
     model.mkdir()
     with pytest.raises(ConfigError, match=r"model is no Hugging Face model directory"):

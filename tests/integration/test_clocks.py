@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from console.runs.run_folder import write_toml
+from console.runs.run_follower import CIRCLE, RunFollower, follow_run
+from console.runs.run_log import read_events
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.console.runs.run_follower import CIRCLE, RunFollower, follow_run
-from dart_streams.console.runs.run_log import read_events
 from tests import events
 from tests.integration import shifted_clock
 from tests.integration.env_harness import QUICK

@@ -24,15 +24,15 @@ from faust.types import TP
 
 import topics
 from benchmarks.curation_world import Odds, play
+from console.repair.dead_letters import dead_letter_topic
+from console.runs.bundle import BundleRecord
+from console.runs.run_folder import write_toml
+from console.runs.run_log import present_records
 from dart_streams.bus import admin, clients, dead_letters, sync_clients
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import ID, find_header
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
-from dart_streams.console.repair.dead_letters import dead_letter_topic
-from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.console.runs.run_log import present_records
 from dart_streams.curation import journal
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import ChangelogView

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from aiokafka import ConsumerRecord
 
+from console.repair import dead_letters as letters
+from console.runs.run_folder import write_toml
+from console.runs.run_log import present_records
 from dart_streams.bus import admin, dead_letters, sync_clients, sync_dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topology import Change
 from dart_streams.config import Config
-from dart_streams.console.repair import dead_letters as letters
-from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.console.runs.run_log import present_records
 from dart_streams.errors import UserError
 from tests.command_line import invoke, invoke_json
 from topics import curated, trajectories

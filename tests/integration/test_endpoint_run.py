@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
+from console.runs import run_folder as folder
+from console.runs.run_log import read_events
 from dart_streams.config import Config
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events
 from examples.in_memory_run import InMemoryRun
 from tests.command_line import invoke
 from tests.integration.test_circle import HERE, circle_config, session_of

@@ -15,10 +15,10 @@ import pytest
 from cassandra.cluster import Session
 from kafka import OffsetAndMetadata
 
+from console.launch.services.daemon import free_port
 from dart_streams.bus import admin, clients, dead_letters
 from dart_streams.bus.codec import find_header
 from dart_streams.config import Config
-from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from tests.integration import env_harness

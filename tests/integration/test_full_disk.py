@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import tomli_w
 
+from console.launch.services.daemon import free_port
+from console.runs.run_folder import without_nulls
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.runs.run_folder import without_nulls
 from tests import events, fork_server
 from tests.faults import disk
 from topics import observations
@@ -43,8 +43,8 @@ def execute(*arguments: object) -> tuple[int, str]:
 
 SURPRISED = """
 import sys
-from dart_streams.console.cli import main
-from dart_streams.console.runs.bundle import Writer
+from console.cli import main
+from console.runs.bundle import Writer
 
 def surprise(self, name, kind, items):
     if kind == "records":

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.console.launch.services.daemon import free_port
+from console.launch.services.daemon import free_port
 from tests.task_files import write_tasks
 from tests.worker_runs import BOUND_S, worker_process
 

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 import topics
+from console.launch.training_run import trained_steps
+from console.runs import run_folder as folder
+from console.runs.run_log import read_events, read_log
+from console.runs.run_state import RunState
 from dart_streams.config import Config, FeedbackRules, Ui
-from dart_streams.console.launch.training_run import trained_steps
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events, read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.episodes.trajectory_summary import is_whole, summarize
 from tests.command_line import invoke, invoke_json
 from tests.integration.exported_page import answers

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from console.views.play.gestures import Press, WrittenAction
+from console.views.play.person_episode import PersonEpisode
+from console.views.play.player import PersonClient
 from dart_streams.config import Config, tasks
-from dart_streams.console.views.play.gestures import Press, WrittenAction
-from dart_streams.console.views.play.person_episode import PersonEpisode
-from dart_streams.console.views.play.player import PersonClient
 from tests.integration.env_harness import BOUND_S, POINT, played_config, process, worker
 from tests.topic_reader import TopicReader
 from topics import actions, observations

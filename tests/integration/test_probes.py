@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from console.runs.run_folder import write_toml
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.telemetry.health_server import PORT
 from dart_streams.telemetry.process_health import STARTING
 from tests.events import weight_version

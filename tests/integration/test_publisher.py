@@ -7,13 +7,13 @@ from collections import defaultdict
 import pytest
 from aiokafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 
+from console.runs.run_log import present_records
 from dart_streams.bus import admin, clients, sync_clients
 from dart_streams.bus.clients import Publisher, partition_of
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.bus.codec import MAX_HEADER_BYTES, Encoded
 from dart_streams.bus.topology import Change
 from dart_streams.clock import now_ms
-from dart_streams.console.runs.run_log import present_records
 from topics import observations
 from topics.topic import HOUR_MS
 

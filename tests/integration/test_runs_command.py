@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 import dart_streams
+from console.launch import process_registry, run_list, run_removal
+from console.launch.process_registry import ProcessIdentity, ProcessRegistry
+from console.repair import projection
+from console.runs import run_folder
+from console.runs.run_folder import PhaseLog, RunFolder, RunPhase
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.sync_clients import create_consumer
-from dart_streams.console.launch import process_registry, run_list, run_removal
-from dart_streams.console.launch.process_registry import ProcessIdentity, ProcessRegistry
-from dart_streams.console.repair import projection
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase
 from dart_streams.errors import UserError
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from tests import events

@@ -19,17 +19,17 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from rich.console import Console
 
+from console.launch.services import memory
+from console.launch.services.daemon import free_port
+from console.launch.services.jvm import Kafka
+from console.launch.supervisor import ProcessSpec
+from console.runs import run_folder as folder
+from console.runs.bundle import Bundle
+from console.runs.run_folder import write_toml
 from dart_streams import config as configuration
 from dart_streams.bus import admin, clients, readiness, sync_clients
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
 from dart_streams.connection import auth
-from dart_streams.console.launch.services import memory
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.services.jvm import Kafka
-from dart_streams.console.launch.supervisor import ProcessSpec
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ServiceUnavailable
 from dart_streams.java import find_java

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from benchmarks.trained_rows import trained_rows
+from console.launch.services.daemon import free_port
+from console.repair import projection
+from console.runs import run_folder as folder
 from dart_streams.config import Store
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.repair import projection
-from dart_streams.console.runs import run_folder as folder
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async, create_schema, sessions
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of

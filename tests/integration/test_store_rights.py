@@ -6,10 +6,10 @@ import pytest
 from cassandra import Unauthorized
 from cassandra.cluster import Session
 
+from console.launch import access_rights
+from console.launch.store_rights import store_rights
+from console.runs.run_folder import write_toml
 from dart_streams.config import Config
-from dart_streams.console.launch import access_rights
-from dart_streams.console.launch.store_rights import store_rights
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import AccessRefused, UserError
 from dart_streams.store import SyncStore, connect, create_schema, schema, statements
 from tests.command_line import invoke_json

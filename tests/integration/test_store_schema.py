@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from cassandra.cluster import Session
 
+from console.runs import run_folder
 from dart_streams.config import Store
 from dart_streams.config.connections import StoreRetention
-from dart_streams.console.runs import run_folder
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, create_schema, schema, sessions
 from dart_streams.store.schema import SchemaVersion
 from dart_streams.store.statements import PUT_CHUNK

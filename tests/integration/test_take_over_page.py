@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
+from console.runs.run_folder import RunFolder
+from console.views.page.assets import load_assets
+from console.views.page.feedback_intake import FeedbackIntake
+from console.views.page.guard import Guard, WriteRight
+from console.views.page.live_source import LiveSource
+from console.views.page.server import PageServer
+from console.views.page.take_over_route import load_take_over_files
 from dart_streams.actions import Click
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.feedback_intake import FeedbackIntake
-from dart_streams.console.views.page.guard import Guard, WriteRight
-from dart_streams.console.views.page.live_source import LiveSource
-from dart_streams.console.views.page.server import PageServer
-from dart_streams.console.views.page.take_over_route import load_take_over_files
 from dart_streams.episodes.trajectory_summary import summarize
 from tests import events
 from tests.integration.env_harness import QUICK, Harness, harness_of, order, solve, worker

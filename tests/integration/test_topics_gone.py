@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from console.launch import topic_identity
+from console.launch.topic_identity import LogGone
+from console.monitor import main as monitor
 from dart_streams.bus import admin, clients, sync_clients, topic_watch
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_ids import recreated_topics
 from dart_streams.bus.topic_watch import TopicGrown, TopicRecreated
 from dart_streams.config import Config
-from dart_streams.console.launch import topic_identity
-from dart_streams.console.launch.topic_identity import LogGone
-from dart_streams.console.monitor import main as monitor
 from dart_streams.errors import ServiceUnavailable
 from tests import events
 from tests.faults.outsiders import topic_made_anew

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import TopicPartition
 
+from console.runs import open_orders
+from console.runs.run_follower import follow_run
+from console.runs.run_state import Retention, RunState
+from console.views import report
 from dart_streams.bus.clients import Publisher, create_consumer, start_within
 from dart_streams.bus.lag import Lag
-from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_follower import follow_run
-from dart_streams.console.runs.run_state import Retention, RunState
-from dart_streams.console.views import report
 from dart_streams.episodes.trajectory_summary import broken_trajectory
 from tests.events import episode
 from topics import rollout_orders, trajectories

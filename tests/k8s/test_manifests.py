@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from console.cli.topics import specs_of
 from dart_streams import config
 from dart_streams.bus.topology import strimzi_yaml
-from dart_streams.console.cli.topics import specs_of
 from tests.sources import ROOT
 
 HOME = ROOT / ".dart/k8s-test"

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from console.runs import run_folder
 from dart_streams.config import load
-from dart_streams.console.runs import run_folder
 from tests.faults.invariants import of_run
 
 if __name__ == "__main__":

@@ -15,17 +15,17 @@ import pytest
 from rich.console import Console
 
 import topics
+from console.launch import launch_plan, processes
+from console.launch.launch_plan import LaunchPlan, plan_launch, write_scripts
+from console.launch.node_scripts import node_scripts
+from console.launch.slurm_scripts import slurm_scripts
+from console.launch.supervisor import ProcessSpec
+from console.runs import run_folder
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_streams.config import Config, Curation
 from dart_streams.config import hardware as hardware_tables
 from dart_streams.config.curation import Pool
-from dart_streams.console.launch import launch_plan, processes
-from dart_streams.console.launch.launch_plan import LaunchPlan, plan_launch, write_scripts
-from dart_streams.console.launch.node_scripts import node_scripts
-from dart_streams.console.launch.slurm_scripts import slurm_scripts
-from dart_streams.console.launch.supervisor import ProcessSpec
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import ServiceUnavailable
 from tests.integration import model_program, slurm_cluster
 from tests.integration.test_circle import HERE, circle_config, session_of

@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
+from console.cli.options import read_config
+from console.launch import process_registry, processes, run_start
+from console.runs.run_folder import format_toml
 from dart_streams import config as configuration
-from dart_streams.console.cli.options import read_config
-from dart_streams.console.launch import process_registry, processes, run_start
-from dart_streams.console.runs.run_folder import format_toml
 from tests.command_line import invoke_json
 from tests.integration import model_program
 from tests.integration.test_circle import HERE, circle_config

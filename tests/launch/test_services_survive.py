@@ -16,18 +16,18 @@ import pytest
 from rich.console import Console
 
 from benchmarks.private_services import OWNER, private_folder
+from console.launch import process_registry
+from console.launch.services import local
+from console.launch.services.daemon import Home, free_port
+from console.launch.services.jvm import Kafka
+from console.launch.services.local import RunningService, bring_up
+from console.launch.services.lock import ignore_message
+from console.launch.session import Session
+from console.launch.supervisor import Supervisor
+from console.runs import run_folder
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
-from dart_streams.console.launch import process_registry
-from dart_streams.console.launch.services import local
-from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jvm import Kafka
-from dart_streams.console.launch.services.local import RunningService, bring_up
-from dart_streams.console.launch.services.lock import ignore_message
-from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.supervisor import Supervisor
-from dart_streams.console.runs import run_folder
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.java import SHARED_JARS
 from tests.fork_server import PROGRAM, Forked

@@ -16,10 +16,10 @@ from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
+from console.cli import main as command_line
+from console.launch import subreaper
+from console.launch.services.daemon import free_port
 from dart_streams import crash_points
-from dart_streams.console.cli import main as command_line
-from dart_streams.console.launch import subreaper
-from dart_streams.console.launch.services.daemon import free_port
 
 spawning = multiprocessing.get_context("forkserver")
 spawning.set_forkserver_preload(["tests.model.preloaded"])

@@ -13,10 +13,10 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForImageTextToText
 
+from console.repair import projection
+from console.runs.run_log import LogRecord, RecordMetadata
+from console.runs.run_state import RunState
 from dart_streams import crash_points
-from dart_streams.console.repair import projection
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, resident_weights, weights
 from dart_streams.policy.resident_weights import ResidentWeights

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from console.launch.services.daemon import free_port
 from dart_streams.config import Config
-from dart_streams.console.launch.services.daemon import free_port
 from tests.faults.network import Network, connect, network, possible
 from tests.model.forkserver import POLLING, fork_own_ranks, spawning
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, until

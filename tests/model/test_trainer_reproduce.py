@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from console.bundles import capture
+from console.bundles import retrain as reproduce
+from console.cli import main as command_line
+from console.lineage.lineage import READ
+from console.runs.bundle import Bundle
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_streams.config import Config
-from dart_streams.console.bundles import capture
-from dart_streams.console.bundles import retrain as reproduce
-from dart_streams.console.cli import main as command_line
-from dart_streams.console.lineage.lineage import READ
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy.weight_location import base_of
 from dart_streams.store import SyncStore, connect

@@ -26,13 +26,13 @@ from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group, write
 from benchmarks.trained_rows import trained_rows
+from console.repair import projection
+from console.repair.dead_letters import dead_letter_topic
+from console.runs.run_log import present_records
 from dart_streams import crash_points
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Encoded, encode
 from dart_streams.config import Config, parse
-from dart_streams.console.repair import projection
-from dart_streams.console.repair.dead_letters import dead_letter_topic
-from dart_streams.console.runs.run_log import present_records
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, recipe
 from dart_streams.policy import weights as weight_files

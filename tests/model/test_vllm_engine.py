@@ -20,9 +20,9 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
+from console.bundles.recorded_answers import Part, VersionComparison, difference_of
 from dart_streams.config import Config, parse
 from dart_streams.config.trainer import Publish
-from dart_streams.console.bundles.recorded_answers import Part, VersionComparison, difference_of
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, resident_weights, tiny, weights
 from dart_streams.policy.rendering import CHATML, Answers, Renderer

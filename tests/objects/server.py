@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from dart_streams.console.launch.services.daemon import free_port
+from console.launch.services.daemon import free_port
 
 PROGRAM = Path(__file__).parents[2] / ".dart" / "s3-test" / "versitygw"
 BUCKET = "dart"

@@ -19,14 +19,14 @@ import pytest
 import structlog
 from rich.console import Console
 
+from console.runs import run_folder
+from console.runs.bundle import Bundle
+from console.runs.run_log import read_events
+from console.views.page.live_source import LiveSource
 from dart_streams.config import Config, Store
 from dart_streams.config.connections import StoreObjects
 from dart_streams.config.env import StoredScreenshots
 from dart_streams.config.rollout import Scripted
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import read_events
-from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 from dart_streams.pictures import facts_of
 from dart_streams.store import AsyncStore, MissingBlob, connect, create_schema, open_store, sync_store

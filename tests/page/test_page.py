@@ -15,14 +15,14 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from dart_streams.console.launch.services import jars
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import PageServer
-from dart_streams.console.views.page.source import NotFound
+from console.launch.services import jars
+from console.launch.services.daemon import free_port
+from console.runs.bundle import Bundle
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.guard import Guard
+from console.views.page.server import PageServer
+from console.views.page.source import NotFound
 from dart_streams.errors import ServiceUnavailable
 from tests.integration.page_browser import WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record, settings
@@ -539,7 +539,7 @@ async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: 
 def start(file: Path, *run: str | Path) -> subprocess.Popen[bytes]:
     """Serve a run or a bundle as a run's supervisor does, and return once the address is written by this start."""
     before = file.stat().st_mtime_ns if file.exists() else 0
-    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", *map(str, run), "--port", "0"]
+    command = [sys.executable, "-m", "console.cli", "ui", *map(str, run), "--port", "0"]
     process = subprocess.Popen([*command, "--address-file", str(file)], stderr=subprocess.DEVNULL)
     wait_until(lambda: process.poll() or (file.exists() and file.stat().st_mtime_ns != before), "the address", WAIT_S)
     assert process.poll() is None

@@ -9,19 +9,19 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from console.launch.folder_catalog import FolderCatalog
+from console.launch.services import jars
+from console.runs.bundle import Bundle
+from console.runs.run_log import RecordMetadata
+from console.views.page import export
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.guard import Guard
+from console.views.page.server import PageServer
+from console.views.play.play_server import PlayServer, load_play_files
+from console.views.play.player import PersonClient
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
-from dart_streams.console.launch.folder_catalog import FolderCatalog
-from dart_streams.console.launch.services import jars
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import PageServer
-from dart_streams.console.views.play.play_server import PlayServer, load_play_files
-from dart_streams.console.views.play.player import PersonClient
 from tests import events
 from tests.integration.page_audit import find_cut_texts, find_violations, needs_axe
 from tests.integration.page_browser import PHONE, SIZE, Tab, tab

@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl
 import msgspec
 import pytest
 
+from console.views.page import live_source
+from console.views.page.live_source import LiveSource
+from console.views.page.views import PageViews
+from console.views.page.wall import SlotGrid
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Bus, Config, parse
-from dart_streams.console.views.page import live_source
-from dart_streams.console.views.page.live_source import LiveSource
-from dart_streams.console.views.page.views import PageViews
-from dart_streams.console.views.page.wall import SlotGrid
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import sessions

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from benchmarks.private_services import private_folder
+from console.bundles.restore import restore
+from console.launch.services.daemon import free_port
+from console.runs.bundle import Bundle
 from dart_streams.config import Config, Run, Services
-from dart_streams.console.bundles.restore import restore
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.runs.bundle import Bundle
 from tests.integration.recorded_run import record, settings
 from tests.launch.test_services_survive import READY_S, await_death, bring_kafka_up, stop
 from tests.page.test_page_runs import ROLLOUTS, Runs, ServedPage, link, listed, open_run, served

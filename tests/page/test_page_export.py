@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.launch.services import jars
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
+from console.launch.services import jars
+from console.runs.bundle import Bundle
+from console.views.page import export
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
 from tests.integration.exported_page import answers, screens
 from tests.integration.page_browser import Tab, tab
 from tests.integration.recorded_run import HOSTILE, record

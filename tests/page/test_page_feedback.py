@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.runs import feedback
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.judging import judging_queue
+from console.runs import feedback
+from console.runs.bundle import Bundle
+from console.runs.run_log import RecordMetadata
+from console.views.page.bundle_source import BundleSource
+from console.views.page.judging import judging_queue
 from tests import events
 from tests.integration.recorded_run import record, settings
 from tests.page.test_page import served

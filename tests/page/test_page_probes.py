@@ -8,11 +8,11 @@ import pytest
 from aiohttp import ClientSession, WSMsgType
 from aiohttp.test_utils import TestServer
 
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import PageServer
+from console.runs.bundle import Bundle
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.guard import Guard
+from console.views.page.server import PageServer
 from tests.waiting import until
 
 BUNDLE = Path(__file__).parents[1] / "unit/golden/bundle.v1.dart"

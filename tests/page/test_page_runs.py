@@ -16,15 +16,15 @@ import psutil
 import pytest
 
 import dart_streams
+from console.bundles.restore import restore
+from console.launch import run_removal
+from console.launch.provenance_reader import read_provenance
+from console.runs import run_folder
+from console.runs.bundle import Bundle
+from console.runs.run_folder import RunFolder
+from console.views.page.bundle_source import BundleSource
 from dart_streams.bus import admin
 from dart_streams.config import Config
-from dart_streams.console.bundles.restore import restore
-from dart_streams.console.launch import run_removal
-from dart_streams.console.launch.provenance_reader import read_provenance
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.command_line import invoke
 from tests.integration.page_browser import Tab, tab
 from tests.integration.recorded_run import record, settings

@@ -6,16 +6,16 @@ import time
 
 import psutil
 
+from console.runs.run_folder import PhaseLog
+from console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from console.runs.run_state import RunState
+from console.views.page.assets import load_assets
+from console.views.page.guard import Guard
+from console.views.page.server import PUSH_S, PageServer
+from console.views.page.source import Progress
 from dart_streams.background import run_beside
 from dart_streams.clock import now_ms
 from dart_streams.config import parse
-from dart_streams.console.runs.run_folder import PhaseLog
-from dart_streams.console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import PUSH_S, PageServer
-from dart_streams.console.views.page.source import Progress
 from tests.page.test_page import SHOTS, beside
 from topics.values import BlobRef
 from workers.env.backends.simulated import draw_picture
@@ -33,7 +33,7 @@ new PerformanceObserver((list) => list.getEntries().forEach((e) => seen.long = M
 
 
 class MadeUpRun:
-    """A source whose slots all take steps; see :class:`~dart_streams.console.views.page.source.RunSource`."""
+    """A source whose slots all take steps; see :class:`~console.views.page.source.RunSource`."""
 
     kind = "run"
     name = "made-up"

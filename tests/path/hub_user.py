@@ -10,8 +10,8 @@ from typing import Any
 
 import tomli_w
 
+from console.runs.run_log import read_events
 from dart_streams import config as configuration
-from dart_streams.console.runs.run_log import read_events
 from tests.local_hub import LocalHub
 from tests.sources import ROOT
 from topics.topic import Topic

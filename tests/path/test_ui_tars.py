@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dart_streams.console.launch.services.daemon import free_port
+from console.launch.services.daemon import free_port
 from tests.local_hub import local_hub
 from tests.path.hub_user import LIMIT_S, MODEL, STREAMS, TAIL, HubUser, read_report, running
 from tests.path.ui_tars_page import MODEL_ID, ROOT, SERVED, TRAINED, file_of, write_small_model

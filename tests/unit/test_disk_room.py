@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from console.cli import doctor_checks
+from console.launch.services.lock import one_at_a_time
 from dart_streams.config import Config, Run
-from dart_streams.console.cli import doctor_checks
-from dart_streams.console.launch.services.lock import one_at_a_time
 from dart_streams.disk_room import DiskRoom, room_at
 from dart_streams.telemetry import exporters
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.cli.main import COMMANDS
+from console.cli.main import COMMANDS
 from tests.sources import PRODUCT, ROOT
 
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("dart_streams.bus", "dart_streams.store", "dart_streams.episodes"),
     ("dart_streams.curation", "dart_streams.policy"),
     ("workers", "trainer"),
-    ("dart_streams.console",),
+    ("console",),
     ("dart_recipes", "dart_data", "dart_desktops"),
     ("dart_phones",),
     ("dart_adapters",),
@@ -54,31 +54,31 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("dart_desktops.osworld",),
         ("dart_desktops.server", "dart_desktops.command", "dart_desktops.checks"),
     ),
-    "dart_streams.console": (
-        ("dart_streams.console.runs",),
-        ("dart_streams.console.lineage", "dart_streams.console.repair", "dart_streams.console.sizing"),
-        ("dart_streams.console.bundles",),
-        ("dart_streams.console.datasets", "dart_streams.console.monitor"),
-        ("dart_streams.console.views",),
-        ("dart_streams.console.launch",),
-        ("dart_streams.console.cli",),
+    "console": (
+        ("console.runs",),
+        ("console.lineage", "console.repair", "console.sizing"),
+        ("console.bundles",),
+        ("console.datasets", "console.monitor"),
+        ("console.views",),
+        ("console.launch",),
+        ("console.cli",),
     ),
 }
 """The floors within a package. A backend imports the environment's protocol; only ``workers.env.main`` opens one."""
 LEARNING_READS = {f"trainer.data.{name}" for name in ("samples", "rows", "collate", "successes")}
 """Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
-DOORS = {("dart_streams.console.cli.bench", "benchmarks.commands")}
-"""``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""
+DOORS = {("console.cli.bench", "benchmarks.commands"), ("dart_streams", "console.datasets.recorded_run")}
+"""Imports that go up when asked: by ``dart-streams bench`` in a checkout, and by ``dart_streams.open``."""
 FOLDERS = ("benchmarks", "examples", *PRODUCT)
 OURS = tuple(Path(folder).name for folder in FOLDERS)
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
 DATA_LIBRARIES = {"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"}
-DATA_SIDE = ("dart_streams/console/datasets/parquet.py", "plugins/data/dart_data/tracker/backends/")
+DATA_SIDE = ("console/datasets/parquet.py", "plugins/data/dart_data/tracker/backends/")
 """What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",
     "plugins/recipes/dart_recipes/gui_actor/",
-    "dart_streams/console/bundles/retrain.py",
+    "console/bundles/retrain.py",
     "workers/rollout/",
     "trainer/",
     "benchmarks/",
@@ -157,13 +157,13 @@ def tops(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports_of(file)}
 
 
-BARE = {"dart_streams", "workers", "dart_streams.console"}
+BARE = {"workers", "console"}
 """Packages that only hold packages of several floors."""
 
 
 def test_there_are_modules_to_check():
     assert len(FILES) > 200
-    assert imports_of(MODULES["dart_streams.console.cli.bench"]) >= {"benchmarks.commands"}, "by name"
+    assert imports_of(MODULES["console.cli.bench"]) >= {"benchmarks.commands"}, "by name"
 
 
 def targets(file: Path) -> set[str]:
@@ -189,6 +189,11 @@ def test_imports_within_a_package_go_down_only(package: str):
     inner = [(n, t) for n in names for t in targets(MODULES[n]) if t.startswith(f"{package}.")]
     assert inner
     assert not [(n, t) for n, t in inner if not goes_down(n, t, floors)]
+
+
+def test_plug_ins_import_the_console_for_commands_and_checks_only():
+    users = {name for name, file in MODULES.items() if file.parts[0] == "plugins" and "console" in tops(file)}
+    assert {name.rpartition(".")[2] for name in users} == {"command", "checks"}
 
 
 def test_learning_reads_values_only():
@@ -236,17 +241,13 @@ def closure(start: str) -> set[str]:
 
 def statements_of(file: Path) -> set[str]:
     """Return what a module imports by statement; what it opens by name runs only when asked for."""
-    tree = ast.parse((ROOT / file).read_text())
-    return {
-        f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    } | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    nodes = list(ast.walk(ast.parse((ROOT / file).read_text())))
+    parts = {f"{node.module}.{one.name}" for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names}
+    return parts | {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
 
 
 @pytest.mark.parametrize(
-    "start", ["dart_streams.console.cli.main", "workers.env.main", "workers.recorder.main", "workers.curator.main"]
+    "start", ["console.cli.main", "workers.env.main", "workers.recorder.main", "workers.curator.main"]
 )
 def test_a_process_of_the_streams_environment_reaches_no_model_library(start: str):
     for name in closure(start):
@@ -276,7 +277,7 @@ HEAVY_LIBRARIES |= {"psutil", "structlog", "trainer", "workers"}
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_help_imports_no_heavy_library(command: str):
     code = (
-        "import sys, dart_streams.console.cli.main as m, contextlib, io\n"
+        "import sys, console.cli.main as m, contextlib, io\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
         f"    m.build_app([{command!r}])([{command!r}, '--help'])\n"
         "print(sorted(sys.modules))"

@@ -13,7 +13,7 @@ PRODUCT_LINES = 77_698
 CORE_LINES = 60_658
 """Without plug-ins. Lines are those of Python files, blank ones and docstrings included."""
 TEST_LINES = 84_776
-CORE_TEST_LINES = 69_739
+CORE_TEST_LINES = 69_738
 CORE_KEYS = 82
 LONG, LONG_FILES = 300, 33
 """Lines of a long Python file, and how many files outside of tests are that long."""
@@ -21,10 +21,10 @@ FILES = 20
 CROWDED = {
     "benchmarks": 33,
     "dart_streams/config": 27,
-    "dart_streams/console/cli": 34,
-    "dart_streams/console/launch": 27,
-    "dart_streams/console/views/page": 30,
-    "dart_streams/console/views/page/static": 39,
+    "console/cli": 34,
+    "console/launch": 27,
+    "console/views/page": 30,
+    "console/views/page/static": 39,
     "dart_streams/curation": 21,
     "dart_streams/policy": 22,
     "topics": 21,

@@ -29,10 +29,11 @@ WORKERS = ("env", "rollout", "recorder")
 
 
 class Release(NamedTuple):
-    """A release: its name here, and the folder of its files."""
+    """A release: its name here, the folder of its files, and the module of its command line."""
 
     name: str
     root: Path
+    cli: str = "console.cli"
 
     @property
     def python(self) -> Path:
@@ -41,10 +42,10 @@ class Release(NamedTuple):
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command line of its ``dart-streams``."""
-        return [str(self.python), "-m", "dart_streams.console.cli", *arguments]
+        return [str(self.python), "-m", self.cli, *arguments]
 
 
-OLD, NEW = Release("old", HOME / OLD_REVISION), Release("new", ROOT)
+OLD, NEW = Release("old", HOME / OLD_REVISION, "dart_streams.console.cli"), Release("new", ROOT)
 
 
 class Deployment:

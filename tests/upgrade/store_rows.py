@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from console.repair import projection
+from console.repair.projection import ProjectedRow
 from dart_streams.config import Config
-from dart_streams.console.repair import projection
-from dart_streams.console.repair.projection import ProjectedRow
 from dart_streams.store import connect, statements
 from tests.faults import invariants
 from tests.faults.invariants import Log

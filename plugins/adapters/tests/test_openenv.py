@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from console.launch.services.daemon import free_port
 from dart_adapters import openenv
 from dart_streams.actions import Click, Type
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
-from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ServiceUnavailable
 from tests.waiting import wait_until
 from workers.env import conformance

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from PIL import Image
 
+from console.runs.run_folder import write_toml
 from dart_data.tracker.backends import wandb_run
 from dart_data.tracker.main import connect
 from dart_data.tracker.points import point_of
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import by_group, lag_reader
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from tests import events
@@ -203,7 +203,7 @@ async def test_a_killed_tracker_loses_no_step(services, kind, folder):
     await store_trajectories(config)
     file = folder.parent / "config.toml"
     write_toml(file, config)
-    command = [sys.executable, "-m", "dart_streams.console.cli", "worker", "tracker", "--config", str(file)]
+    command = [sys.executable, "-m", "console.cli", "worker", "tracker", "--config", str(file)]
     # Tests before it have a service of wandb's running, which a process would share that inherits its place.
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL, env=environment)

@@ -5,12 +5,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from console.cli.doctor_checks import Finding
 from dart_desktops.desktop import command_line, office
 from dart_desktops.osworld import sidecar
 from dart_desktops.osworld.mirror import Mirror, needed_urls
 from dart_desktops.osworld.tasks import load_all
 from dart_streams.config import Config, tasks
-from dart_streams.console.cli.doctor_checks import Finding
 from dart_streams.errors import ConfigError
 
 

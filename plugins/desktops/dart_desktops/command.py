@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dart_streams.console.cli.options import AsJson, split_names
-from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
+from console.cli.options import AsJson, split_names
+from console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
 from dart_streams.fsync import replace_file
 

@@ -95,7 +95,7 @@ async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: A
         for name, table in tables.items()
     ]
     file.write_text("\n".join(lines))
-    command = (sys.executable, "-m", "dart_streams.console.cli", "worker", "desktops", "--config", str(file))
+    command = (sys.executable, "-m", "console.cli", "worker", "desktops", "--config", str(file))
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=os.environ

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from console.runs.run_folder import write_toml
+from console.runs.run_log import read_events
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.console.runs.run_log import read_events
 from plugins.desktops.tests.served_desktops import served
 from tests.integration.page_browser import SIZE as WINDOW
 from tests.integration.scripted_person import DRAWN, IMAGE, STAGE, TAKEN, ScriptedPerson, demonstrating, person_at

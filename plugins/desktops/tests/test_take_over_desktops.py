@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from console.runs.run_log import read_events
 from dart_streams.actions import Click, format
 from dart_streams.config import Config, FeedbackRules
-from dart_streams.console.runs.run_log import read_events
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.screens import smart_resize
 from plugins.desktops.tests.test_demonstrate import BELOW, CTRL, SEED, SIZES, TEXT, act, edit_config, machines, write

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import msgspec
 from rich.console import Console
 
+from console.launch import processes
+from console.launch.run_start import write_report
+from console.launch.session import Session
+from console.launch.supervisor import ProcessSpec, Supervisor
+from console.launch.training_run import TrainingRun
+from console.runs import run_folder
+from console.runs.run_log import read_events
 from dart_streams.config import Config
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.run_start import write_report
-from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
-from dart_streams.console.launch.training_run import TrainingRun
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_log import read_events
 from dart_streams.errors import ServiceUnavailable, UserError
 from plugins.desktops.tests.served_desktops import Served
 from plugins.desktops.tests.test_osworld import ACQUIRE, RELEASE

@@ -1,8 +1,8 @@
 """The check of ``dart-streams doctor`` for phones."""
 
+from console.cli.doctor_checks import Finding
 from dart_phones import installation
 from dart_streams.config import Config
-from dart_streams.console.cli.doctor_checks import Finding
 from dart_streams.java import SHARED_JARS, jar_folder
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 import structlog
 
+from console.launch.services.daemon import free_port
 from dart_recipes.distillation import teacher, training
 from dart_recipes.distillation.rules import Settings
 from dart_recipes.distillation.teacher import Teacher, UnusableTeacher
-from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.rule_results import RuleFailed
 from dart_streams.deadline import Deadline

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from benchmarks.curation_world import Odds, SimulatedCircle
+from console.bundles import whatif
+from console.bundles.bundle_inputs import config_of, tasks_of
+from console.runs.bundle import Bundle
 from dart_streams.config import Config, differences, load, parse
 from dart_streams.config.differences import compare_settings, describe_differences, read_paper
 from dart_streams.config.extras import WITHOUT
 from dart_streams.config.recipes import known_recipes, recipe_folder, rules_module, settings_type
 from dart_streams.config.tables import key_values, read_tables
-from dart_streams.console.bundles import whatif
-from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
 from plugins.recipes.tests.agents import DEMONSTRATION, groups_in, played, recipe_config, task_set

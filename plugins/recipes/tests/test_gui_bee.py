@@ -10,14 +10,14 @@ from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds
 from benchmarks.recipes import gui_bee as exploration
+from console.bundles.replay import replay
+from console.runs.bundle import Bundle
 from dart_recipes.gui_bee import rules
 from dart_recipes.gui_bee.graph import ExplorationGraph, click_places, plan_episode
 from dart_streams import actions, stateless_random
 from dart_streams.actions import Click
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation import difficulty, groups
 from dart_streams.curation.hooks import ExplorationFinish, Own
 from dart_streams.curation.order_tracker import Limits

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 import structlog
 
+from console.bundles.bundle_inputs import CONFIG, TASKS
+from console.datasets.agreement import compare_verdicts
+from console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_recipes.judge import judging
 from dart_streams.actions import Click, format
 from dart_streams.config import Config
-from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
-from dart_streams.console.datasets.agreement import compare_verdicts
-from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.curation import difficulty
 from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.order_tracker import Limits

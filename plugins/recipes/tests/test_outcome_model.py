@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds
+from console.bundles.bundle_inputs import bundle_events
+from console.bundles.dispatch_events import dispatch_events
+from console.bundles.replay import replay
+from console.cli.main import build_app
+from console.runs.bundle import Bundle
 from dart_recipes.outcome_model import model, pretrain, rules
 from dart_streams.config import Config, load, parse
 from dart_streams.config.tasks import Page, TaskSet, page_of
-from dart_streams.console.bundles.bundle_inputs import bundle_events
-from dart_streams.console.bundles.dispatch_events import dispatch_events
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.cli.main import build_app
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.hooks import Own, TaskFinish, Turn
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.task_scheduler import PATIENCE, TaskState

@@ -109,7 +109,7 @@ def test_a_dropped_table_is_named_and_comes_back_from_the_log(services, tmp_path
         begin = time.monotonic()
         running.until(lambda: "table steps is gone from the store" in running.said(), "the table is named")
         rebuild = ["store", "rebuild", "--run", running.made.id, "--state", str(tmp_path / "state")]
-        subprocess.run([sys.executable, "-m", "dart_streams.console.cli.main", *rebuild], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, "-m", "console.cli.main", *rebuild], cwd=ROOT, check=False)
         running.goes_on()
         running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
         running.is_killed_once_more_and_ends_well()

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from cassandra.cluster import Session
 
+from console.launch import processes
+from console.runs.run_log import read_events
 from dart_streams.config import Config
 from dart_streams.config.curation import Budget
 from dart_streams.config.rollout import Scripted, Vllm
-from dart_streams.console.launch import processes
-from dart_streams.console.runs.run_log import read_events
 from dart_streams.store import connect
 from tests.faults import scene
 from tests.faults.circle import ROOT, Circle, circle, config_of
@@ -184,7 +184,7 @@ def test_the_trainer_survives_network_and_disk_faults_and_names_torn_rows(site: 
         command = re.search("`dart-streams (store rebuild --run [^`]+)` writes it again", said)
         assert command is not None, said
         rebuild = [*command[1].split(), "--state", str(site.folder)]
-        subprocess.run([sys.executable, "-m", "dart_streams.console.cli.main", *rebuild], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, "-m", "console.cli.main", *rebuild], cwd=ROOT, check=False)
         running.resume()
         recovers(running, "rows torn", begin)
         running.is_killed_once_more_and_ends_well()

@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from console.sizing.gpu_memory import CUDA_BYTES, MemoryEstimate, total_bytes
+from console.sizing.model_files import ModelShape, read_shape, shape_of
 from dart_streams.config import Config, parse
-from dart_streams.console.sizing.gpu_memory import CUDA_BYTES, MemoryEstimate, total_bytes
-from dart_streams.console.sizing.model_files import ModelShape, read_shape, shape_of
 from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
 from tests.unit.console.sizing.model_directories import UI_TARS

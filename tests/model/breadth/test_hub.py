@@ -17,8 +17,8 @@ import torch
 from peft import PeftConfig
 from transformers import AutoModelForImageTextToText
 
+from console.sizing.model_files import read_headers, read_shape
 from dart_streams.config import Config, Policy, parse
-from dart_streams.console.sizing.model_files import read_headers, read_shape
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import exporting, hub, recipe, weights
 from dart_streams.policy.hub_models import HubModel, find_snapshot

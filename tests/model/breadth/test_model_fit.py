@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import BertConfig, CLIPConfig, MllamaConfig
 
+from console.cli.policy import fit_of
+from console.sizing import model_fit
 from dart_streams.config import parse
-from dart_streams.console.cli.policy import fit_of
-from dart_streams.console.sizing import model_fit
 from dart_streams.episodes import prompts
 from dart_streams.episodes.context import INSTRUCTION_TOKENS, estimate_longest
 from dart_streams.errors import UserError
@@ -159,7 +159,7 @@ def test_a_context_that_is_too_small_is_refused_with_what_is_too_long(copy):
 def test_another_environments_program_says_that_a_model_fits(qwen, tmp_path, monkeypatch):
     """The program is this environment's interpreter on this checkout, as the other environment would start it."""
     program = tmp_path / "dart-streams"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.console.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m console.cli "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     found = model_fit.check_model(qwen, program, parse({}))

@@ -11,8 +11,8 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig
 
+from console.launch.services.daemon import free_port
 from dart_streams.config import parse
-from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import UserError
 from tests.model.forkserver import POLLING, run_ranks, spawning
 from tests.model.test_trainer_run import ended, until

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from console.launch import subreaper
+from console.runs.run_folder import write_toml
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
-from dart_streams.console.launch import subreaper
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.policy import weights
 from tests import events
 from tests.model.engines import wait_until_ended

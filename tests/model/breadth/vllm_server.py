@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from console.launch.services.daemon import free_port
 from dart_streams.config import Config
-from dart_streams.console.launch.services.daemon import free_port
 from tests.model.forkserver import POLLING, spawning
 from workers.rollout import vllm_settings
 

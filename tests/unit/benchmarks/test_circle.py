@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from benchmarks import circle, modes
+from console.runs import process_usage as usage
+from console.runs.process_usage import ProcessUsage
 from dart_streams.config import Config
-from dart_streams.console.runs import process_usage as usage
-from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.deadline import Deadline
 
 CONFIGS = Path(__file__).parents[3] / "deploy/config"

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from benchmarks import decoupling_run, modes
 from benchmarks.modes import MODES, DeploymentShape
-from dart_streams.console.launch.supervisor import Supervisor
-from dart_streams.console.runs import run_folder as folder
+from console.launch.supervisor import Supervisor
+from console.runs import run_folder as folder
 
 BASE = modes.load_workload(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml", 50.0)
 SHAPE = DeploymentShape(slots=16, workers=2, places=6, batch=2)

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from benchmarks import demonstration, modes
 from benchmarks.curation_world import Odds, play
-from dart_streams.console.launch.processes import ProcessSet
-from dart_streams.console.launch.supervisor import Supervisor
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_state import RunState
+from console.launch.processes import ProcessSet
+from console.launch.supervisor import Supervisor
+from console.runs import run_folder
+from console.runs.run_state import RunState
 from tests import events
 from topics.rollout_orders import RolloutOrder
 

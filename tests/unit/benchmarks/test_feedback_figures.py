@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.feedback import figures
-from dart_streams.console.runs.run_state import RunState
+from console.runs.run_state import RunState
 from tests import events
 from topics.curated import CuratedGroup, Member
 from topics.feedback import Feedback

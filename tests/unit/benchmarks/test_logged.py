@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from benchmarks import decoupling_plot
 from benchmarks.logged import Clock, LoggedEpisode, began_ms, build_account, in_rows
 from benchmarks.utilization import OptimizerStep, ServedRequest, SlotSpan, utilization_metrics
+from console.runs.bundle import BundleRecord
+from console.runs.run_log import LogRecord, log_record
+from console.runs.run_state import RunState
 from dart_streams.bus.codec import encode
-from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.runs.run_log import LogRecord, log_record
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.episodes.episode import new_trajectory_id
 from tests import events
 from topics import Topic, actions, curated, observations, trained

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import modes, slots
+from console.runs.metrics_reader import MetricsReader
+from console.runs.process_usage import ProcessUsage
 from dart_streams.config import tasks as task_sets
-from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.telemetry import names
 
 BASE = modes.load_workload(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")

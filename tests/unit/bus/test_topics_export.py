@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from console.cli import topics as command
 from dart_streams.bus.topology import TopicSpec, declare_topics, plan, strimzi_resource, strimzi_yaml
 from dart_streams.config import Bus, Config
-from dart_streams.console.cli import topics as command
 from workers.curator.changelogs import changelog_topics
 
 KUBERNETES_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

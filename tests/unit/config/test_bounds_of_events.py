@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from console.cli.config import errors_in
 from dart_streams.bus.codec import decode, encode
 from dart_streams.config import Config, load, parse, tasks
 from dart_streams.config.tables import MAX_DEPTH
 from dart_streams.config.tasks import MAX_TASK_ID, MAX_TASKS, TaskFile
-from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
 from tests.faults.largest_records import largest_event
 from tests.unit.topics.test_bounds import leaves

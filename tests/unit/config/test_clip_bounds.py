@@ -10,9 +10,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.runs.run_folder import without_nulls
 from dart_streams.config import Config, Trainer, load, parse
 from dart_streams.config.clip_bounds import CLIP_BOUNDS, SEQUENCE_MOST
-from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.errors import ConfigError
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from console.cli.run import run
+from console.launch.run_start import refuse_unfit_model
+from console.sizing import model_fit
 from dart_streams.config import Config, load, parse
 from dart_streams.config.openai import Openai
-from dart_streams.console.cli.run import run
-from dart_streams.console.launch.run_start import refuse_unfit_model
-from dart_streams.console.sizing import model_fit
 from dart_streams.errors import ConfigError, UserError
 from tests.command_line import invoke
 from tests.unit.console.sizing.model_directories import ui_tars

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.launch.processes import Programs, needs_model, processes_of
 from dart_streams.config import load, parse
-from dart_streams.console.launch.processes import Programs, needs_model, processes_of
 from dart_streams.errors import ConfigError
 
 URL = "https://api.example/v1"

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topics
+from console.cli.config import errors_in
 from dart_streams.bus.codec import decode, encode
 from dart_streams.config import Config, load, parse, tasks
 from dart_streams.config.record_sizes import largest_records, size_refusal
-from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
 from tests.faults.largest_records import largest_event
 from tests.task_files import write_tasks

@@ -4,10 +4,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.bundles.bundle_inputs import CONFIG, config_of
+from console.runs.bundle import Bundle
 from dart_streams.config import load, parse
 from dart_streams.config.recorded import CONSTANTS, IGNORED, RENAMED, upgrade_recorded
-from dart_streams.console.bundles.bundle_inputs import CONFIG, config_of
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import ConfigError
 from docs.reference import iterate_keys
 

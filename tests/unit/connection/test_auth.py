@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import tomli_w
 
+from console.launch.supervisor import after_death
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls, load, parse
 from dart_streams.connection import auth, protocol_probes
 from dart_streams.connection.protocol_probes import KAFKA, Endpoint
-from dart_streams.console.launch.supervisor import after_death
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 
 SECRET = "unlike-anything-else-7f3a"

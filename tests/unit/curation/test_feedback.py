@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from benchmarks import bundle as bundles
 from benchmarks.curation_world import Odds, task_set
+from console.bundles.replay import replay
+from console.runs.bundle import Bundle
 from dart_streams.config import parse
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation import feedback
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.feedback import FeedbackSettings, FeedbackState

@@ -8,11 +8,11 @@ import pytest
 from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds, task_set
+from console.bundles import whatif
+from console.bundles.replay import replay
+from console.runs.bundle import Bundle
 from dart_streams.config import Config, parse
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.bundles import whatif
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation import proposals
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.proposals import OPEN_CHECKS, ProposalSettings, ProposalsState

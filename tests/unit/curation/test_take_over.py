@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from benchmarks import bundle as bundles
 from benchmarks.curation_world import Odds, play, task_set
+from console.bundles.replay import replay
+from console.runs.bundle import Bundle
 from dart_streams import stateless_random
 from dart_streams.config import parse
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.in_memory import Subscription
 from dart_streams.curation.reducer import Agent, InputRecord, advance

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from console.launch.services import jars
 from dart_streams import java
-from dart_streams.console.launch.services import jars
 from dart_streams.version import VERSION
 from tests.compose.stand_ins import IMAGES
-from tests.sources import ROOT
+from tests.sources import CORE, ROOT
 
 DESKTOP = ROOT / "deploy/docker/desktop.Dockerfile"
 """It is built on the streams image."""
@@ -84,7 +84,7 @@ def test_the_version_is_that_of_the_package_and_needs_none_installed():
     """Code that is mounted over an installed wheel has a version of its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == VERSION
-    asking = [path for path in (ROOT / "dart_streams").rglob("*.py") if "metadata.version(" in path.read_text()]
+    asking = [path for name in CORE for path in (ROOT / name).rglob("*.py") if "metadata.version(" in path.read_text()]
     assert not asking
 
 
@@ -93,4 +93,4 @@ def test_a_changed_source_file_installs_no_requirement_again():
         text = dockerfile.read_text()
         requirements, final = text.index("uv pip sync"), text.rindex("\nFROM ")
         assert requirements < text.index("COPY topics") < text.index("uv build") < final
-        assert not re.search(r"^COPY (topics|dart_streams|workers|trainer)\b", text[final:], re.MULTILINE)
+        assert not re.search(r"^COPY (topics|dart_streams|workers|trainer|console)\b", text[final:], re.MULTILINE)

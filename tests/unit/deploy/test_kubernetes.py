@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import yaml
 
+from console.cli import main, process
 from dart_streams import config
 from dart_streams.bus.topology import spec_of
-from dart_streams.console.cli import main, process
 from dart_streams.curation import order_tracker as orders
 from tests.sources import ROOT
 from topics import action_requests, observations, rollout_orders

@@ -27,7 +27,7 @@ PAGES = sorted(
 """Texts for readers; the glossary names the words that are not used, and the lab book is as it was written."""
 DEFINED_TWICE = {"Settings": "each recipe has its own, found by this name"}
 """Class names that may stand for two things, each with the reason."""
-OWNER = re.compile(r"`((?:topics|dart_streams|workers|trainer)(?:\.\w+)*)` \|$")
+OWNER = re.compile(r"`((?:topics|dart_streams|workers|trainer|console)(?:\.\w+)*)` \|$")
 PRIVATE = re.compile(
     r"\b(told|tells|telling|heard|hears|knock\w*|so[ ]many|lets in|let in|leash\w*|clerks?|scribes?|desks?)\b",
     re.IGNORECASE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dart_streams.console.cli.main import COMMANDS
+from console.cli.main import COMMANDS
 from docs.reference import iterate_keys
 from tests.sources import PLUGINS, ROOT
 
@@ -27,12 +27,10 @@ FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
-PATH = re.compile(
-    r"(?:topics|dart_streams|workers|trainer|plugins|tests|benchmarks|examples|deploy|docs|requirements)/[\w./-]*\w/?"
-)
+OURS = ("topics", "dart_streams", "workers", "trainer", "console", "benchmarks", "examples")
+PATH = re.compile(rf"(?:{'|'.join(OURS)}|plugins|tests|deploy|docs|requirements)/[\w./-]*\w/?")
 KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
 COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:[-|][a-z]+)*))?)")
-OURS = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples")
 GROUPS = {"topics", "store", "dlq", "policy", "bench", "config"}
 HISTORY = {ROOT / "CHANGELOG.md", *(DOCS / "lab").glob("*.md")}
 """Names that were, not those that are."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from console.cli.config import errors_in
 from dart_streams.config import Config, parse
-from dart_streams.console.cli.config import errors_in
 from dart_streams.episodes import context
 from dart_streams.episodes.context import (
     LongestPrompt,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from console.runs.resumption import changed_keys
 from dart_streams.config import Config, parse
-from dart_streams.console.runs.resumption import changed_keys
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store.objects import BlobObjects, open_objects

@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.lineage.traces import Timeline, lines_in
+from console.launch.services.daemon import free_port
+from console.lineage.traces import Timeline, lines_in
 from dart_streams.telemetry import exporters, names, spans
 from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
 from dart_streams.telemetry.names import BY_NAME

@@ -82,7 +82,7 @@ def test_variables_of_other_programs_cost_a_run_no_metrics_and_no_spans(tmp_path
     ],
 )
 def test_a_variable_that_crashes_the_sdk_is_refused_by_its_name(name: str, advice: str):
-    done = run("-m", "dart_streams.console.cli", "run", "--help", **{name: "garbage"})
+    done = run("-m", "console.cli", "run", "--help", **{name: "garbage"})
     assert done.returncode == ConfigError.exit_code
     assert f"{name} is 'garbage' in the environment" in done.stderr
     assert advice in done.stderr

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dart_streams.console.views.page import report_view
+from console.views.page import report_view
 from docs.reference import metrics_page
 from tests.sources import ROOT
 from topics.training_metrics import ALL, BY_NAME, HEADLINES, OTHER, find
@@ -23,7 +23,7 @@ MAKERS = {
 """Functions that make metrics of a step; tests of whole trainers see those that are made elsewhere."""
 LISTS = {"trainer/reporting.py": "SHOWN", "benchmarks/learning/play.py": "METRICS"}
 """Lists of metrics that readers show; their modules need torch or are slow to import."""
-REPORT = "dart_streams/console/views/trainer_figures.py"
+REPORT = "console/views/trainer_figures.py"
 BEFORE = {"supervised"}
 """Metrics of old bundles that the report still reads; the trainer no longer publishes them."""
 MOST_WORDS = 25

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from console.runs import run_folder
+from console.runs.run_log import read_events
 from dart_streams.config import Config, load
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_log import read_events
 from plugins.desktops.tests import osworld_needs
 from plugins.desktops.tests.served_desktops import served
 from tests.sources import ROOT

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from console.runs.run_log import read_events
 from dart_desktops.osworld import tasks
 from dart_desktops.osworld.mirror import Mirror
 from dart_desktops.osworld.placeholder_mirror import fill
 from dart_streams.config import Config
 from dart_streams.config.tasks import OsworldTasks
-from dart_streams.console.runs.run_log import read_events
 from plugins.desktops.tests import osworld_needs
 from plugins.desktops.tests.served_desktops import Served, served
 from plugins.desktops.tests.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards, shared

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from console.runs.run_log import read_events
 from dart_streams.config import Config
-from dart_streams.console.runs.run_log import read_events
 from plugins.desktops.tests import osworld_needs
 from plugins.desktops.tests.osworld import click_tasks
 from plugins.desktops.tests.served_desktops import Served, served

@@ -12,15 +12,15 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import SMALL, Maker
+from console.bundles import retrain
+from console.lineage.lineage import READ
+from console.runs.bundle import Bundle
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_recipes.ui_tars_2.rules import Settings
 from dart_recipes.ui_tars_2.training import credit_tokens, policy_lambda
 from dart_streams import crash_points
 from dart_streams.config import Config, parse
-from dart_streams.console.bundles import retrain
-from dart_streams.console.lineage.lineage import READ
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.policy.weight_location import base_of

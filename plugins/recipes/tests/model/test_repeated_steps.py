@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from console.bundles import retrain as reproduce
+from console.lineage.lineage import READ
+from console.runs.bundle import Bundle
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
 from dart_streams.config import Config
-from dart_streams.console.bundles import retrain as reproduce
-from dart_streams.console.lineage.lineage import READ
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.policy.weight_location import base_of
 from plugins.recipes.tests.model.scripted_teacher import scripted_teacher
 from tests.model.test_trainer_reproduce import STEPS, recorded

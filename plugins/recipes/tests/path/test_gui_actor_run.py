@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from console.launch.services.daemon import free_port
+from console.runs import run_folder as folder
+from console.runs.run_log import read_events
 from dart_recipes.gui_actor import screens
 from dart_recipes.gui_actor.patches import contains
 from dart_streams.actions import Click, parse
 from dart_streams.config import Config, load, tasks
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_log import read_events
 from tests.integration.test_circle import circle_config, session_of
 from tests.sources import ROOT
 from tests.waiting import wait_until

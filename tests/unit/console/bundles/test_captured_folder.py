@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from console.bundles import capture, restore
+from console.bundles.bundle_inputs import captured_journal
+from console.runs.bundle import Bundle, BundleError, Manifest, Writer
+from console.runs.run_folder import PhaseLog, RunFolder, write_json
 from dart_streams.config import Config
 from dart_streams.config.connections import TopicSettings
-from dart_streams.console.bundles import capture, restore
-from dart_streams.console.bundles.bundle_inputs import captured_journal
-from dart_streams.console.runs.bundle import Bundle, BundleError, Manifest, Writer
-from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, write_json
 
 MANIFEST = Manifest(run="dart.one", prefix="dart.one.", captured_ms=0, schemas={})
 GOLDEN = Path(__file__).parents[2] / "golden/bundle.v1.dart"

@@ -2,11 +2,11 @@
 
 import itertools
 
-from dart_streams.console.bundles import progress
-from dart_streams.console.bundles.progress import report_progress
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.cli.options import CHECKOUT
-from dart_streams.console.runs.bundle import Bundle
+from console.bundles import progress
+from console.bundles.progress import report_progress
+from console.bundles.replay import replay
+from console.cli.options import CHECKOUT
+from console.runs.bundle import Bundle
 
 
 def lines_of(count: int, total: int | None) -> list[str]:

@@ -10,9 +10,8 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from dart_streams.config import Config, parse
-from dart_streams.console.bundles.bundle_inputs import TASKS, tasks_of
-from dart_streams.console.bundles.recorded_answers import (
+from console.bundles.bundle_inputs import TASKS, tasks_of
+from console.bundles.recorded_answers import (
     TOLERANCE_NATS,
     Part,
     VersionComparison,
@@ -20,10 +19,11 @@ from dart_streams.console.bundles.recorded_answers import (
     published_versions,
     read_answers,
 )
-from dart_streams.console.bundles.republish import TimeSpan
-from dart_streams.console.launch import request_replay
-from dart_streams.console.launch.request_replay import GONE, UNKNOWN, ShadowWorker, choose_versions, shadow_config
-from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord, Manifest, Writer
+from console.bundles.republish import TimeSpan
+from console.launch import request_replay
+from console.launch.request_replay import GONE, UNKNOWN, ShadowWorker, choose_versions, shadow_config
+from console.runs.bundle import Bundle, BundleError, BundleRecord, Manifest, Writer
+from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
 from tests import events

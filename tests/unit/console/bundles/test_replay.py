@@ -9,13 +9,13 @@ import pytest
 
 from benchmarks import bundle as making
 from benchmarks.curation_world import Odds, task_set
+from console.bundles import whatif
+from console.bundles.bundle_inputs import config_of, tasks_of
+from console.bundles.replay import replay
+from console.runs import bundle as bundles
+from console.runs.bundle import Bundle, BundleError, BundleRecord, Writer
+from console.views.terminal import BARS
 from dart_streams.config import parse
-from dart_streams.console.bundles import whatif
-from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
-from dart_streams.console.bundles.replay import replay
-from dart_streams.console.runs import bundle as bundles
-from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord, Writer
-from dart_streams.console.views.terminal import BARS
 from dart_streams.errors import ConfigError
 from tests.command_line import invoke
 

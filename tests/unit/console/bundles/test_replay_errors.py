@@ -11,10 +11,10 @@ import structlog
 
 from benchmarks import bundle as making
 from benchmarks.curation_world import Odds, task_set
+from console.cli import main
+from console.runs import bundle as bundles
+from console.runs.bundle import Bundle
 from dart_streams.config import parse
-from dart_streams.console.cli import main
-from dart_streams.console.runs import bundle as bundles
-from dart_streams.console.runs.bundle import Bundle
 
 CONFIG = parse({"bus": {"prefix": "dart.r."}, "env": {"slots": 2}})
 

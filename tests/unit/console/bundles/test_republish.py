@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from console.bundles.republish import TimeSpan, choose_topics, in_order, pace_records, shadow_topics
+from console.cli.bundle import bound_of, speed_of
+from console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.config import Bus, parse
-from dart_streams.console.bundles.republish import TimeSpan, choose_topics, in_order, pace_records, shadow_topics
-from dart_streams.console.cli.bundle import bound_of, speed_of
-from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.errors import UserError
 from topics import Topic, curated, observations, trajectories
 

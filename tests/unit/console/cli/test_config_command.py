@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
+from console.cli.options import read_config
 from dart_streams.config import load, parse
-from dart_streams.console.cli.options import read_config
 from dart_streams.errors import ConfigError
 from tests.command_line import invoke
 from tests.sources import ROOT

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from dart_streams.console.cli import data, main
+from console.cli import data, main
 from dart_streams.errors import UserError
 from tests.fork_server import PROGRAM, run
 from topics.values import OutcomeKind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dart_streams.console.cli.doctor_checks import reach
+from console.cli.doctor_checks import reach
 
 SERVERS = ["one:1", "two:2", "three:3"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dart_streams.console.cli.options import CHECKOUT, read_config
-from dart_streams.console.runs import run_folder
+from console.cli.options import CHECKOUT, read_config
+from console.runs import run_folder
 from tests.command_line import invoke, invoke_json
 from tests.unit.console.sizing.model_directories import ui_tars
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dart_streams.console.cli.gpu_checks import driver_branch, installed_packages, judge_packages
+from console.cli.gpu_checks import driver_branch, installed_packages, judge_packages
 
 DRIVERS = {
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n": 535,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dart_streams.console.cli import main
-from dart_streams.console.cli.main import INTERRUPTED, build_app, wanted_by
-from dart_streams.console.cli.process import worker_name
+from console.cli import main
+from console.cli.main import INTERRUPTED, build_app, wanted_by
+from console.cli.process import worker_name
 from dart_streams.errors import UserError
 from dart_streams.version import VERSION
 from tests.installed_packages import install_metadata
@@ -78,7 +78,7 @@ def test_ctrl_c_while_a_command_is_imported_ends_with_one_line(monkeypatch, caps
 
 
 def test_the_module_that_takes_ctrl_c_is_there_before_the_libraries():
-    code = "import sys, dart_streams.console.cli.main; print(*sys.modules)"
+    code = "import sys, console.cli.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"typer", "rich", "msgspec", "structlog"} & set(done.stdout.split())
 

@@ -4,7 +4,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from dart_streams.console.cli.main import COMMANDS, build_app
+from console.cli.main import COMMANDS, build_app
 from docs.reference import commands_page
 
 PAGE = Path(__file__).parents[4] / "docs/cli.md"

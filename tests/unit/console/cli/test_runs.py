@@ -7,12 +7,12 @@ import pytest
 import tomli_w
 from rich.console import Console
 
+from console.cli import main, options
+from console.cli.tasks import table_of
+from console.launch import run_start
+from console.runs import run_folder
+from console.runs.task_history import TaskRow
 from dart_streams.config import Config
-from dart_streams.console.cli import main, options
-from dart_streams.console.cli.tasks import table_of
-from dart_streams.console.launch import run_start
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.task_history import TaskRow
 from dart_streams.errors import UserError
 from tests.command_line import invoke
 from tests.sources import ROOT

@@ -13,8 +13,8 @@ from typing import IO
 
 import pytest
 
-from dart_streams.console.cli import page_address, ui
-from dart_streams.console.launch.services.daemon import free_port
+from console.cli import page_address, ui
+from console.launch.services.daemon import free_port
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from tests.command_line import invoke
 from tests.fork_server import PROGRAM, Forked
@@ -131,7 +131,7 @@ def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypat
     assert 'id="archive"' in (tmp_path / "x.html").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
     assert "no folder" in str(failure(str(BUNDLE), "--export", str(tmp_path / "no" / "x.html")))
-    monkeypatch.setattr("dart_streams.console.views.page.export.SILENT_S", 1.0)
+    monkeypatch.setattr("console.views.page.export.SILENT_S", 1.0)
     nobody = tmp_path / "nobody.toml"
     nobody.write_text('[bus]\nservers = "127.0.0.1:1"\nwait_s = 0.2\n')
     error = failure("--config", str(nobody), "--export", str(tmp_path / "y.html"))

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dart_streams.bus.codec import Unencodable
-from dart_streams.config import ActionDialect, Bus, Config, Policy
-from dart_streams.config.tasks import parse
-from dart_streams.console.bundles.episode_index import CurationFacts
-from dart_streams.console.datasets import demonstration_import, demonstrations
-from dart_streams.console.datasets.demonstration_import import ImportResult, select_demonstrations
-from dart_streams.console.datasets.demonstrations import (
+from console.bundles.episode_index import CurationFacts
+from console.datasets import demonstration_import, demonstrations
+from console.datasets.demonstration_import import ImportResult, select_demonstrations
+from console.datasets.demonstrations import (
     DemonstrationLine,
     DemonstrationStep,
     NotDemonstrable,
     as_demonstration,
     episode_of_line,
 )
-from dart_streams.console.datasets.episode_columns import RecordedEpisode
-from dart_streams.console.datasets.episode_rows import episode_of, rows_of
+from console.datasets.episode_columns import RecordedEpisode
+from console.datasets.episode_rows import episode_of, rows_of
+from dart_streams.bus.codec import Unencodable
+from dart_streams.config import ActionDialect, Bus, Config, Policy
+from dart_streams.config.tasks import parse
 from dart_streams.curation import groups, in_memory
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError

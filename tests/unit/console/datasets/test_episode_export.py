@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from console.bundles.bundle_inputs import bundle_events, config_of
+from console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
+from console.datasets.episode_columns import RecordedEpisode
+from console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
+from console.datasets.episode_rows import episode_of
+from console.runs.bundle import Blob, Bundle, BundleRecord, Writer
 from dart_streams.config import Config
-from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of
-from dart_streams.console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
-from dart_streams.console.datasets.episode_columns import RecordedEpisode
-from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
-from dart_streams.console.datasets.episode_rows import episode_of
-from dart_streams.console.runs.bundle import Blob, Bundle, BundleRecord, Writer
 from dart_streams.errors import UserError
 from tests.integration.recorded_run import record, settings
 from topics import curated, observations, trained, trajectories

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.cli.propose import seed_range
+from console.datasets.proposals import proposal_rows, proposals_in
+from console.runs.run_log import LogRecord, RecordMetadata
+from console.runs.run_state import RunState
+from console.views.report_metrics import proposal_fields
 from dart_streams.config import parse
-from dart_streams.console.cli.propose import seed_range
-from dart_streams.console.datasets.proposals import proposal_rows, proposals_in
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.report_metrics import proposal_fields
 from dart_streams.errors import UserError
 from tests.command_line import invoke
 from topics.task_verdicts import TaskVerdict

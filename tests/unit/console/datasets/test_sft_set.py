@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from console.datasets import sft_set
+from console.datasets.demonstrations import Placed, episodes_in
+from console.datasets.sft_set import AnswerLimits, SftData, prepare
 from dart_streams.config import ActionDialect, Config, Policy
 from dart_streams.config.sft import Sft
 from dart_streams.config.tasks import TaskSet, parse
-from dart_streams.console.datasets import sft_set
-from dart_streams.console.datasets.demonstrations import Placed, episodes_in
-from dart_streams.console.datasets.sft_set import AnswerLimits, SftData, prepare
 from dart_streams.errors import UserError
 from tests import sft_data
 from tests.sft_data import click, demonstrations, draw_box, write_lines

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.cli import config as config_command
+from console.cli import doctor_checks
+from console.launch import hub_policy, processes, run_start
+from console.runs import run_folder
+from console.runs.resumption import changed_keys
 from dart_streams.config import Config, Policy, Rollout, Run, Tasks
-from dart_streams.console.cli import config as config_command
-from dart_streams.console.cli import doctor_checks
-from dart_streams.console.launch import hub_policy, processes, run_start
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.resumption import changed_keys
 from dart_streams.errors import ConfigError, UserError
 
 REPO = "org/tiny"

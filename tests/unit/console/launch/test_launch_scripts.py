@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from console.cli.options import CHECKOUT, read_config
+from console.launch import processes
+from console.launch.launch_plan import LaunchPlan, plan_launch, write_scripts
+from console.launch.node_scripts import node_scripts
+from console.launch.processes import Programs
+from console.launch.slurm_scripts import slurm_scripts
 from dart_streams.config import load
 from dart_streams.config.files import set_keys
-from dart_streams.console.cli.options import CHECKOUT, read_config
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.launch_plan import LaunchPlan, plan_launch, write_scripts
-from dart_streams.console.launch.node_scripts import node_scripts
-from dart_streams.console.launch.processes import Programs
-from dart_streams.console.launch.slurm_scripts import slurm_scripts
 from dart_streams.errors import ConfigError
 from tests.command_line import invoke
 from tests.integration import slurm_cluster

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from console.launch import processes
+from console.launch.processes import Programs, processes_of
 from dart_streams.config import parse
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.processes import Programs, processes_of
 from dart_streams.errors import UserError
 
 FILE = Path("/state/runs/one/config.toml")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.launch import provenance_reader
-from dart_streams.console.launch.provenance_reader import cpu_name, gpu_names, read_provenance, read_revision
+from console.launch import provenance_reader
+from console.launch.provenance_reader import cpu_name, gpu_names, read_provenance, read_revision
 from dart_streams.version import VERSION
 
 PROGRAM = Path(sys.prefix) / "bin/dart-streams"

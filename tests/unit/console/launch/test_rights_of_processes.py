@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 import topics
+from console.launch import access_rights
 from dart_streams.config import Bus, Config, Curation, FeedbackRules, Tasks
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.tracker import Tracker
-from dart_streams.console.launch import access_rights
 from dart_streams.curation.agents import bind_agents
 from dart_streams.errors import UserError
 from tests.sources import ROOT

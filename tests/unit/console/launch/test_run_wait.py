@@ -5,12 +5,12 @@ import asyncio
 import pytest
 import structlog
 
+from console.launch import run_wait
+from console.launch.run_wait import describe_wait, watch_endpoint
+from console.launch.services.daemon import free_port
+from console.launch.training_run import EchoLogger
+from console.runs.run_state import RunState
 from dart_streams.config import parse
-from dart_streams.console.launch import run_wait
-from dart_streams.console.launch.run_wait import describe_wait, watch_endpoint
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.training_run import EchoLogger
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry.stall_detector import StallDetector
 from tests.events import rollout_order
 from tests.unit.console.runs.test_run_state import fold, version

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dart_streams.console.launch.processes import ProcessSet
-from dart_streams.console.launch.service_waits import ServiceWait, describe_waits, newest_wait
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.supervisor import ProcessSpec
-from dart_streams.console.launch.training_run import EchoLogger
+from console.launch.processes import ProcessSet
+from console.launch.service_waits import ServiceWait, describe_waits, newest_wait
+from console.launch.services.daemon import free_port
+from console.launch.session import Session
+from console.launch.supervisor import ProcessSpec
+from console.launch.training_run import EchoLogger
 from dart_streams.telemetry.stall_detector import StallDetector
 from tests.unit.console.launch.test_session import folder_in, nothing
 from tests.unit.console.launch.test_supervisor import supervised, until

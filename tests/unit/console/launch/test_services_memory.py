@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from console.launch.services import local, memory
+from console.launch.services.daemon import Home
+from console.launch.services.jvm import Cassandra, Kafka
 from dart_streams.config import Bus, Services, Store
-from dart_streams.console.launch.services import local, memory
-from dart_streams.console.launch.services.daemon import Home
-from dart_streams.console.launch.services.jvm import Cassandra, Kafka
 from dart_streams.errors import ServiceUnavailable
 
 MIB = memory.MIB

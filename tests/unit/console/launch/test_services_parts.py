@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from console.launch.services import daemon, jars, local
+from console.launch.services.daemon import Home, is_alive, local_address, stop
+from console.launch.services.jvm import Cassandra, Kafka
+from console.launch.services.lock import ignore_message, one_at_a_time
 from dart_streams import java
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes
-from dart_streams.console.launch.services import daemon, jars, local
-from dart_streams.console.launch.services.daemon import Home, is_alive, local_address, stop
-from dart_streams.console.launch.services.jvm import Cassandra, Kafka
-from dart_streams.console.launch.services.lock import ignore_message, one_at_a_time
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from tests.waiting import wait_until
 
@@ -306,7 +306,7 @@ def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path:
 def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
     code = f"""
 import os, pathlib
-from dart_streams.console.launch.services.lock import one_at_a_time
+from console.launch.services.lock import one_at_a_time
 with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
     os.kill(os.getpid(), 9)
 """

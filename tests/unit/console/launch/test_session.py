@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from console.launch import process_registry
+from console.launch.process_registry import ProcessIdentity, ProcessRegistry
+from console.launch.processes import ProcessSet
+from console.launch.session import Session
+from console.launch.supervisor import ProcessSpec, Supervisor
+from console.launch.training_run import TrainingRun, is_evaluated
+from console.runs import run_folder
+from console.runs.run_folder import PhaseLog, RunFolder
+from console.runs.run_log import RecordMetadata
+from console.runs.run_state import RunState
 from dart_streams.config import Config, Run, parse
-from dart_streams.console.launch import process_registry
-from dart_streams.console.launch.process_registry import ProcessIdentity, ProcessRegistry
-from dart_streams.console.launch.processes import ProcessSet
-from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
-from dart_streams.console.launch.training_run import TrainingRun, is_evaluated
-from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.runs.run_state import RunState
 from tests import events
 
 TASKS = Path(__file__).parents[4] / "deploy/config/tasks.toml"

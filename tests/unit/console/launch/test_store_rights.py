@@ -2,8 +2,8 @@
 
 import pytest
 
-from dart_streams.console.launch.access_rights import KINDS
-from dart_streams.console.launch.store_rights import TABLES, store_rights
+from console.launch.access_rights import KINDS
+from console.launch.store_rights import TABLES, store_rights
 from dart_streams.errors import UserError
 from dart_streams.store import schema
 from tests.command_line import invoke, invoke_json

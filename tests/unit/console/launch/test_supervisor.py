@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.launch import process_registry as leftovers
-from dart_streams.console.launch import supervisor as supervisor_module
-from dart_streams.console.launch.services.daemon import Birth, birth_of
-from dart_streams.console.launch.supervisor import (
+from console.launch import process_registry as leftovers
+from console.launch import supervisor as supervisor_module
+from console.launch.services.daemon import Birth, birth_of
+from console.launch.supervisor import (
     MAX_DELAY_S,
     MAX_QUICK_DEATHS,
     MIN_LIFE_S,
@@ -29,7 +29,7 @@ from dart_streams.console.launch.supervisor import (
     after_death,
     explain,
 )
-from dart_streams.console.runs import run_folder
+from console.runs import run_folder
 from tests import waiting
 
 SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
@@ -203,7 +203,7 @@ async def test_a_killed_worker_takes_its_grandchildren_with_it(tmp_path):
 SUPERVISOR = """
 import asyncio, sys
 from pathlib import Path
-from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
+from console.launch.supervisor import ProcessSpec, Supervisor
 
 async def main():
     supervisor = Supervisor(Path(sys.argv[1]), drain_s=1)
@@ -339,7 +339,7 @@ async def test_the_run_goes_on_without_an_optional_process_that_keeps_dying(tmp_
 
 
 FORKED_SLOWLY = """
-import os, signal, time; from dart_streams.console.launch import subreaper
+import os, signal, time; from console.launch import subreaper
 wake, fork = subreaper.catch_signals(), os.fork
 os.fork = lambda: fork() or time.sleep(1) or 0
 os.kill(os.getpid(), signal.SIGTERM)

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 import topics
+from console.lineage import traces
+from console.lineage.lineage import Lineage
+from console.lineage.traces import Timeline, id_of
+from console.repair.dead_letters import DeadLetter
+from console.runs.bundle import BundleRecord
+from console.runs.run_log import LogRecord, RecordMetadata, log_record
+from console.runs.run_state import RunState
+from console.views.explanations import Explanations
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.console.lineage import traces
-from dart_streams.console.lineage.lineage import Lineage
-from dart_streams.console.lineage.traces import Timeline, id_of
-from dart_streams.console.repair.dead_letters import DeadLetter
-from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, log_record
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.explanations import Explanations
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
 from tests import events

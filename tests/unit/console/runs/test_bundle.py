@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import zstandard
 
-from dart_streams.console.bundles.bundle_inputs import JOURNAL, captured_journal, config_of
-from dart_streams.console.runs import bundle as bundles
-from dart_streams.console.runs.bundle import Blob, Bundle, BundleError, BundleRecord, Manifest, Writer, verify
+from console.bundles.bundle_inputs import JOURNAL, captured_journal, config_of
+from console.runs import bundle as bundles
+from console.runs.bundle import Blob, Bundle, BundleError, BundleRecord, Manifest, Writer, verify
 from dart_streams.errors import UserError
 from dart_streams.store.blobs import ref_of
 

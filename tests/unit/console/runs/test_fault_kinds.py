@@ -1,4 +1,4 @@
-from dart_streams.console.runs.fault_kinds import KINDS, OTHER, FaultKinds, fault_kind
+from console.runs.fault_kinds import KINDS, OTHER, FaultKinds, fault_kind
 
 
 def test_alike_reasons_are_one_kind():

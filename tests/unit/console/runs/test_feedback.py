@@ -2,10 +2,10 @@
 
 import pytest
 
+from console.runs import feedback
+from console.runs.run_log import LogRecord, RecordMetadata
+from console.runs.run_state import RunState
 from dart_streams.config import parse
-from dart_streams.console.runs import feedback
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from tests import events
 

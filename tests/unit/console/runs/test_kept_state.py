@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_state import Retention, RunState
-from dart_streams.console.runs.topic_activity import ActivityState
-from dart_streams.console.views.terminal import summarize
+from console.runs import open_orders
+from console.runs.run_state import Retention, RunState
+from console.runs.topic_activity import ActivityState
+from console.views.terminal import summarize
 from tests import events
 from tests.unit.console.runs.test_run_log import group
 from tests.unit.console.runs.test_run_state import START, finish, fold, seen, serving, version

@@ -9,8 +9,8 @@ from msgspec.json import encode
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import NumberDataPoint, PeriodicExportingMetricReader
 
-from dart_streams.console.runs.metrics_reader import Distribution, MetricsReader
-from dart_streams.console.runs.process_usage import read_usage
+from console.runs.metrics_reader import Distribution, MetricsReader
+from console.runs.process_usage import read_usage
 from dart_streams.telemetry.exporters import LineMetricExporter, append, point_of
 
 LIVES = ((0, 0, 5), (0, 400_000, 8), (300_000, 900_000, 2))

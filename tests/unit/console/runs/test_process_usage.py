@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
+from console.runs.process_usage import ProcessUsage, cpu_seconds
 
 
 def samples(*cpu_s: float, process: str = "env-0", pid: int = 1) -> list[ProcessUsage]:

@@ -5,13 +5,13 @@ from operator import attrgetter
 
 import pytest
 
-from dart_streams.console.runs import evaluation
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page import episodes
-from dart_streams.console.views.page.alarms import find_alarms
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.comparison import compare
-from dart_streams.console.views.page.training import view_group
+from console.runs import evaluation
+from console.runs.bundle import Bundle
+from console.views.page import episodes
+from console.views.page.alarms import find_alarms
+from console.views.page.bundle_source import BundleSource
+from console.views.page.comparison import compare
+from console.views.page.training import view_group
 from tests.integration.recorded_run import RecordedRun, played, record, settings
 from topics import curated, rollout_orders, trained, trajectories
 

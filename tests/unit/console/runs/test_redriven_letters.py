@@ -7,9 +7,9 @@ from unittest.mock import MagicMock
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
+from console.repair import dead_letters
+from console.runs.bundle import BundleRecord
 from dart_streams.config import Bus
-from dart_streams.console.repair import dead_letters
-from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.errors import ServiceUnavailable
 from topics import trajectories
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from console.runs.resumption import KEPT, changed_keys, refuse_changes
 from dart_streams.config import Config, parse
 from dart_streams.config.tables import key_values
-from dart_streams.console.runs.resumption import KEPT, changed_keys, refuse_changes
 from dart_streams.errors import ConfigError
 
 BASE = {"env": {"backend": "simulated"}, "trainer": {"learning_rate": 1e-6}, "run": {"minutes": 240.0}}

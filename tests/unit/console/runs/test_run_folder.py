@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
+from console.launch import run_start
+from console.launch.training_run import last_train_step, required_steps
+from console.runs import run_folder as folder
+from console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
 from dart_streams.config import Bus, Config, Run, Trainer
-from dart_streams.console.launch import run_start
-from dart_streams.console.launch.training_run import last_train_step, required_steps
-from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import recipe
 

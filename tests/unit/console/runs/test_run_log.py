@@ -11,13 +11,13 @@ from aiokafka import TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
+from console.runs.run_follower import CIRCLE, FOLLOWED, RunFollower
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
+from console.runs.weight_versions import curated_ages
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
-from dart_streams.console.runs.run_follower import CIRCLE, FOLLOWED, RunFollower
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.telemetry.stall_detector import StallDetector
 from tests import events
 from tests.unit.console.runs.test_run_state import START, finish, serving, version

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.runs import open_orders
+from console.runs.log_liveness import MISSED_BEATS
+from console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from console.runs.run_state import RunState
+from console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
+from console.runs.topic_activity import LastArrival, describe_stall, explain_stall, find_stalls
+from console.runs.weight_versions import curated_ages
+from console.views.terminal import draw_sparkline, smooth, summarize
 from dart_streams.bus.lag import Lag
-from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.log_liveness import MISSED_BEATS
-from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
-from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, explain_stall, find_stalls
-from dart_streams.console.runs.weight_versions import curated_ages
-from dart_streams.console.views.terminal import draw_sparkline, smooth, summarize
 from tests import events
 from tests.events import rollout_order
 from topics import ALL

@@ -1,8 +1,8 @@
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
+from console.runs.run_log import RecordMetadata
+from console.runs.run_state import RunState
+from console.runs.task_history import UNDER_WAY, TaskHistory
 from dart_streams.config import parse
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.task_history import UNDER_WAY, TaskHistory
 from topics.curation_log import Applied, Source
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.runs import token_texts as texts
 from dart_streams.config import Config, parse
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.runs import token_texts as texts
 
 CHARACTERS = {byte: character for character, byte in texts.byte_characters().items()}
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from dart_streams.console.runs.weight_versions import ServedWeights, served_weights
+from console.runs.weight_versions import ServedWeights, served_weights
 from tests import events
 from tests.unit.console.runs.test_run_state import fold
 from topics.weights import WeightPart, WeightVersion

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.sizing import gpu_devices
-from dart_streams.console.sizing.gpu_devices import Gpus, parse_devices, read_gpus, visible_gpus, wanted_gpus
+from console.sizing import gpu_devices
+from console.sizing.gpu_devices import Gpus, parse_devices, read_gpus, visible_gpus, wanted_gpus
 from dart_streams.errors import ConfigError, UserError
 
 LINES = "0, GPU-aaaa1111, 81559\n1, GPU-bbbb2222, 81559\n2, GPU-cccc3333, 40960\n"

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from console.cli import main
+from console.cli.doctor_model import GpuFit, fit
+from console.cli.options import read_config
+from console.sizing.gpu_memory import GIB, MemoryEstimate, total_bytes
+from console.sizing.model_files import read_shape, shape_of
 from dart_streams.config import Config, parse
 from dart_streams.config.trainer import Lora, Publish
-from dart_streams.console.cli import main
-from dart_streams.console.cli.doctor_model import GpuFit, fit
-from dart_streams.console.cli.options import read_config
-from dart_streams.console.sizing.gpu_memory import GIB, MemoryEstimate, total_bytes
-from dart_streams.console.sizing.model_files import read_shape, shape_of
 from dart_streams.errors import UserError
 from tests.unit.console.sizing.model_directories import UI_TARS, UI_TARS_PARAMETERS, ui_tars, ui_tars_shapes, write
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from console.cli import doctor_checks, run
+from console.cli.options import read_config
+from console.launch import processes
+from console.launch.run_start import refuse_unfit_model
+from console.sizing.model_fit import Fit, check_model, refuse_unfit
 from dart_streams.config import Config, Policy
-from dart_streams.console.cli import doctor_checks, run
-from dart_streams.console.cli.options import read_config
-from dart_streams.console.launch import processes
-from dart_streams.console.launch.run_start import refuse_unfit_model
-from dart_streams.console.sizing.model_fit import Fit, check_model, refuse_unfit
 from dart_streams.errors import ConfigError
 
 

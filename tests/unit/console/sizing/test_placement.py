@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.cli.options import read_config
+from console.sizing.gpu_devices import Gpus, simulate_gpus
+from console.sizing.model_files import ModelShape, shape_of
+from console.sizing.placement import Placement, place_processes
 from dart_streams.config import parse
 from dart_streams.config.files import set_keys
 from dart_streams.config.tables import key_values
-from dart_streams.console.cli.options import read_config
-from dart_streams.console.sizing.gpu_devices import Gpus, simulate_gpus
-from dart_streams.console.sizing.model_files import ModelShape, shape_of
-from dart_streams.console.sizing.placement import Placement, place_processes
 from dart_streams.errors import ConfigError
 from tests.unit.console.sizing.model_directories import UI_TARS, ui_tars_shapes
 

@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from console.cli import config as config_command
+from console.cli import main, output, trace
+from console.lineage.lineage import Node
+from console.repair.dead_letters import describe_letter
+from console.runs.bundle import BundleRecord
+from console.views import terminal
+from console.views.console import PlainConsole
 from dart_streams.bus.dead_letters import ERROR
-from dart_streams.console.cli import config as config_command
-from dart_streams.console.cli import main, output, trace
-from dart_streams.console.lineage.lineage import Node
-from dart_streams.console.repair.dead_letters import describe_letter
-from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.views import terminal
-from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 from dart_streams.visible_text import escape_unseen

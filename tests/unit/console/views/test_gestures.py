@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.views.play.gestures import AnyGesture, Typed, UnknownGesture, action_of
+from console.views.play.play_socket import Act
 from dart_streams import actions
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, Move, Scroll, Type, Wait
-from dart_streams.console.views.play.gestures import AnyGesture, Typed, UnknownGesture, action_of
-from dart_streams.console.views.play.play_socket import Act
 
 SIZE = (160, 210)
 NUMBERS = st.floats(-1e5, 1e5)

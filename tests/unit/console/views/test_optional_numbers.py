@@ -1,6 +1,6 @@
 """Rounding of a report's figures."""
 
-from dart_streams.console.views.optional_numbers import mean_and_max
+from console.views.optional_numbers import mean_and_max
 
 
 def test_small_figures_are_not_rounded_to_zero():

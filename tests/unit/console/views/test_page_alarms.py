@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_folder import PhaseLog
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page import alarms
-from dart_streams.console.views.page.alarms import BURST, BURST_SHARE, ENTROPY_SHARE, REWARD_SHARE, WINDOW
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.header import page_header
+from console.runs.bundle import Bundle
+from console.runs.run_folder import PhaseLog
+from console.runs.run_log import RecordMetadata
+from console.runs.run_state import RunState
+from console.views.page import alarms
+from console.views.page.alarms import BURST, BURST_SHARE, ENTROPY_SHARE, REWARD_SHARE, WINDOW
+from console.views.page.bundle_source import BundleSource
+from console.views.page.header import page_header
 from tests import events
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 

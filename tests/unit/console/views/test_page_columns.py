@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from console.views.page import columns, export
+from console.views.page.columns import Packer, format_figure, shorten
 from dart_streams import actions
 from dart_streams.actions.arguments import write_arguments
 from dart_streams.actions.sequence import format_all
-from dart_streams.console.views.page import columns, export
-from dart_streams.console.views.page.columns import Packer, format_figure, shorten
 from tests.integration.exported_page import unpack
 
 STATIC = Path(columns.__file__).with_name("static")

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.runs.bundle import Bundle
+from console.runs.evaluation import evaluated_versions
+from console.views.page.bundle_source import BundleSource
+from console.views.page.comparison import compare, pair_tasks
+from console.views.page.live_source import LiveSource
 from dart_streams.config import parse
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.evaluation import evaluated_versions
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.comparison import compare, pair_tasks
-from dart_streams.console.views.page.live_source import LiveSource
 from tests.integration.recorded_run import record, settings
 from tests.unit.console.views.test_page_server import signed_in, view
 

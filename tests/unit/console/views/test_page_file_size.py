@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
+from console.runs.bundle import Bundle
+from console.runs.run_log import RecordMetadata
+from console.views.page import export
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
 from tests import events
 from tests.integration.recorded_run import record, settings
 from topics import training_metrics

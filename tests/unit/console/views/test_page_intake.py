@@ -9,17 +9,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from console.runs import feedback
+from console.runs.bundle import Bundle
+from console.runs.run_log import LogRecord, ObservationHeader, OrderHeader, RecordMetadata
+from console.runs.run_state import RunState
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.feedback_intake import MAX_BODY, FeedbackIntake, SaidFeedback, make_event
+from console.views.page.guard import CSRF, Guard, WriteRight
+from console.views.page.live_source import LiveSource
+from console.views.page.server import PageServer
 from dart_streams.config import parse
-from dart_streams.console.runs import feedback
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.feedback_intake import MAX_BODY, FeedbackIntake, SaidFeedback, make_event
-from dart_streams.console.views.page.guard import CSRF, Guard, WriteRight
-from dart_streams.console.views.page.live_source import LiveSource
-from dart_streams.console.views.page.server import PageServer
 from dart_streams.errors import UserError
 from tests import events
 from tests.unit.console.views.test_page_server import GOLDEN, TOKEN, browser_on

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.feedback import make_judgement
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page import judging
+from console.runs.feedback import make_judgement
+from console.runs.run_log import LogRecord, RecordMetadata
+from console.runs.run_state import RunState
+from console.views.page import judging
 from tests import events
 from topics.trajectories import StepAction, Trajectory
 from topics.values import Verdict

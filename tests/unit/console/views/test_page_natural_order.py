@@ -1,6 +1,6 @@
 """Ids are in the order in which people count."""
 
-from dart_streams.console.views.page.natural_order import natural_key
+from console.views.page.natural_order import natural_key
 
 
 def test_numbers_in_ids_count_as_numbers():

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.views.page.records import last_of_each_partition, newest_records
+from console.runs.bundle import BundleRecord
+from console.views.page.records import last_of_each_partition, newest_records
 
 TIMES = st.lists(st.lists(st.integers(0, 9), max_size=9), max_size=3)
 """Of each partition, in the order of its offsets, in which several producers' times are not."""

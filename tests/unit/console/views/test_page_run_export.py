@@ -8,13 +8,13 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 import dart_streams
-from dart_streams.console.launch.folder_catalog import FolderCatalog
-from dart_streams.console.runs.bundle import Bundle, verify
-from dart_streams.console.views.page import run_export
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import PageServer
+from console.launch.folder_catalog import FolderCatalog
+from console.runs.bundle import Bundle, verify
+from console.views.page import run_export
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.guard import Guard
+from console.views.page.server import PageServer
 from tests.integration.exported_page import answers
 from tests.integration.recorded_run import record, settings
 from tests.unit.console.views import test_page_intake

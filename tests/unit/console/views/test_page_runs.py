@@ -9,14 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from aiohttp.test_utils import TestClient
 
-from dart_streams.console.launch.folder_catalog import FolderCatalog
-from dart_streams.console.runs.bundle import Bundle, Manifest, Writer
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.feedback_intake import FeedbackIntake
-from dart_streams.console.views.page.guard import Guard, WriteRight
-from dart_streams.console.views.page.run_pool import MOST_BESIDE
-from dart_streams.console.views.page.server import PageServer
+from console.launch.folder_catalog import FolderCatalog
+from console.runs.bundle import Bundle, Manifest, Writer
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.feedback_intake import FeedbackIntake
+from console.views.page.guard import Guard, WriteRight
+from console.views.page.run_pool import MOST_BESIDE
+from console.views.page.server import PageServer
 from tests.unit.console.views import test_page_intake
 from tests.unit.console.views.test_page_server import GOLDEN, TOKEN, browser_on
 from tests.waiting import until

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.bundle import Bundle, BundleRecord
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page import search
-from dart_streams.console.views.page.records import newest_records
-from dart_streams.console.views.page.source import SHOWN
+from console.runs.bundle import Bundle, BundleRecord
+from console.runs.run_log import read_log
+from console.runs.run_state import RunState
+from console.views.page import search
+from console.views.page.records import newest_records
+from console.views.page.source import SHOWN
 from tests.integration.recorded_run import record, settings
 from topics.observations import Observation
 

@@ -14,12 +14,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.bundle import Bundle, BundleRecord
-from dart_streams.console.views.page import export, records
-from dart_streams.console.views.page.assets import load_assets
-from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.guard import CSRF, Guard
-from dart_streams.console.views.page.server import PageServer
+from console.runs.bundle import Bundle, BundleRecord
+from console.views.page import export, records
+from console.views.page.assets import load_assets
+from console.views.page.bundle_source import BundleSource
+from console.views.page.guard import CSRF, Guard
+from console.views.page.server import PageServer
 from tests.integration.recorded_run import record, settings
 from tests.unit.console.bundles.test_replay import altered, edit
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.time_slices import SLICE_MS
-from dart_streams.console.views.page.time_curves import slice_curves
+from console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from console.runs.run_state import RunState
+from console.runs.time_slices import SLICE_MS
+from console.views.page.time_curves import slice_curves
 from tests import events
 
 START = 1_700_000_000_000

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata, ResponseHeader
+from console.runs.run_state import RunState
+from console.views.page.wall import SlotGrid
 from dart_streams.config import parse
-from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata, ResponseHeader
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.wall import SlotGrid
 from topics.values import BlobRef
 
 SLOTS = 3

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from console.views.play.person_episode import PersonEpisode, page_view
 from dart_streams.config import Policy
-from dart_streams.console.views.play.person_episode import PersonEpisode, page_view
 from dart_streams.screens import smart_resize
 from tests import events
 from topics.observations import EpisodeEnd, Observation

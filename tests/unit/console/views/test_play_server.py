@@ -5,12 +5,12 @@ import contextlib
 import pytest
 from aiohttp import WSMsgType, WSServerHandshakeError
 
+from console.views.page.assets import read_static
+from console.views.page.guard import CSRF, Guard
+from console.views.play.play_server import TAKEN, PlayServer
+from console.views.play.player import PersonClient
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
-from dart_streams.console.views.page.assets import read_static
-from dart_streams.console.views.page.guard import CSRF, Guard
-from dart_streams.console.views.play.play_server import TAKEN, PlayServer
-from dart_streams.console.views.play.player import PersonClient
 from tests.unit.console.views.test_page_server import TOKEN, browser_on
 
 TASK = Task(environment="miniwob", page="click-test", seed=1, max_steps=5, split="train")
@@ -21,7 +21,7 @@ CLICK = {"do": "act", "request": "t/0/0", "gesture": {"kind": "click", "x": 1, "
 async def page():
     """Yield a client that has the cookie, and the player, who has no order yet and so no connection to a run."""
     player = PersonClient(parse({}), TASK)
-    files = read_static("dart_streams.console.views.play")
+    files = read_static("console.views.play")
     server = PlayServer(player, Guard(frozenset({"127.0.0.1"}), 1, tls=False, token=TOKEN), files)
     async with browser_on(server.application(), TOKEN) as client:
         yield client, player

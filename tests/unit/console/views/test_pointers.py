@@ -2,8 +2,8 @@
 
 import pytest
 
+from console.views.page.episodes import Point, points_of
 from dart_streams.config import Policy
-from dart_streams.console.views.page.episodes import Point, points_of
 from topics.values import BlobRef
 
 SCREEN = BlobRef(sha256="s", size=1, width=160, height=210)

@@ -12,24 +12,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.runs import evaluation, open_orders
+from console.runs.evaluation import EvaluationEpisode, EvaluationResult, wilson_rate
+from console.runs.fault_kinds import EnvFaults
+from console.runs.metrics_reader import MetricsReader
+from console.runs.process_usage import ProcessUsage
+from console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
+from console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
+from console.runs.run_state import RunState
+from console.runs.time_slices import SLICE_MS
+from console.views import report_metrics, trainer_figures
+from console.views.page import export, training
+from console.views.page.assets import Asset, load_assets
+from console.views.page.report_view import choose_samples, report_view
+from console.views.report import format_headline
+from console.views.report_metrics import ReportInputs
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation, Trainer
 from dart_streams.config.tasks import Page, TaskSet
-from dart_streams.console.runs import evaluation, open_orders
-from dart_streams.console.runs.evaluation import EvaluationEpisode, EvaluationResult, wilson_rate
-from dart_streams.console.runs.fault_kinds import EnvFaults
-from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import ProcessUsage
-from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
-from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.time_slices import SLICE_MS
-from dart_streams.console.views import report_metrics, trainer_figures
-from dart_streams.console.views.page import export, training
-from dart_streams.console.views.page.assets import Asset, load_assets
-from dart_streams.console.views.page.report_view import choose_samples, report_view
-from dart_streams.console.views.report import format_headline
-from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
 from tests import events
 from tests.integration.exported_page import scripts

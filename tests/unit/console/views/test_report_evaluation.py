@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.runs import evaluation
+from console.runs.evaluation import rate_difference, wilson_rate
 from dart_streams.config import Config, Evaluation, parse
 from dart_streams.config.tasks import Page, TaskSet
-from dart_streams.console.runs import evaluation
-from dart_streams.console.runs.evaluation import rate_difference, wilson_rate
 from dart_streams.errors import ConfigError
 from tests import events
 from tests.unit.console.runs.test_run_state import fold

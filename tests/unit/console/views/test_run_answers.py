@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from dart_streams.console.bundles.bundle_inputs import config_of
-from dart_streams.console.cli.mcp import answers_on, select_rows
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.run_answers import RunAnswers, compare_sides
+from console.bundles.bundle_inputs import config_of
+from console.cli.mcp import answers_on, select_rows
+from console.runs.bundle import Bundle
+from console.views.run_answers import RunAnswers, compare_sides
 from dart_streams.errors import UserError
 from tests.integration.recorded_run import record
 

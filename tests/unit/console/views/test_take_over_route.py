@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 from aiohttp import WSMsgType, WSServerHandshakeError, web
 
+from console.runs.run_state import RunState
+from console.views.page.guard import CSRF, Guard, WriteRight
+from console.views.page.take_over_route import PAGE, TakeOverRoute, load_take_over_files
 from dart_streams.config import parse
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.guard import CSRF, Guard, WriteRight
-from dart_streams.console.views.page.take_over_route import PAGE, TakeOverRoute, load_take_over_files
 from tests import events
 from tests.unit.console.views.test_page_server import browser_on
 from topics.observations import Observation

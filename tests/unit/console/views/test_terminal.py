@@ -5,8 +5,8 @@ import io
 import msgspec
 from rich.console import Console
 
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.terminal import (
+from console.runs.run_state import RunState
+from console.views.terminal import (
     Moment,
     RunSummary,
     draw_panel,

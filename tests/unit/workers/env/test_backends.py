@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from console.cli.doctor_checks import check_environment
 from dart_streams.actions import Action, Click, KeyDown, Scroll
 from dart_streams.config import Config, parse
 from dart_streams.config.backends import ENTRY_POINTS
 from dart_streams.config.tasks import Task
-from dart_streams.console.cli.doctor_checks import check_environment
 from dart_streams.errors import ConfigError
 from tests.installed_packages import install_metadata
 from workers.env import conformance

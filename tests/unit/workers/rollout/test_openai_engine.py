@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from PIL import Image
 
+from console.launch.services.daemon import free_port
 from dart_streams.actions import dialects
 from dart_streams.config import Config, parse
-from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 from tests import events
 from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
