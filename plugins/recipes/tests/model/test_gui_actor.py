@@ -13,7 +13,8 @@ import torch
 from aiohttp.test_utils import TestClient, TestServer
 from PIL import Image, ImageDraw
 
-from dart_recipes.gui_actor import learning, measure
+from benchmarks.recipes import gui_actor as measure
+from dart_recipes.gui_actor import learning
 from dart_recipes.gui_actor.grounding import Asked, Grounder
 from dart_recipes.gui_actor.head import ActionHead, attention_loss
 from dart_recipes.gui_actor.patches import contains

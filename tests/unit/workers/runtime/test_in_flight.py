@@ -1,5 +1,7 @@
 """Records in flight: handled once, committed when finished, redelivered when not."""
 
+import pytest
+
 from workers.runtime import in_flight
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
@@ -19,24 +21,16 @@ def test_a_record_is_committed_when_it_and_all_before_it_are_finished():
     assert state.offsets.commits() == {0: 2}
 
 
-def test_a_record_in_flight_is_not_handled_again_after_a_rebalance():
+@pytest.mark.parametrize("status", [DeliveryStatus.IN_FLIGHT, DeliveryStatus.FINISHED])
+def test_a_record_is_not_handled_again_after_a_rebalance(status: DeliveryStatus):
     state = owning(0)
     state.deliver("a", TrackedOffset(0, 5))
     state.revoke([0])
+    if status is DeliveryStatus.FINISHED:
+        state.finish("a")
     state.assign([0])
-    assert state.deliver("a", TrackedOffset(0, 5)) is DeliveryStatus.IN_FLIGHT
-    assert state.offsets.commits() == {0: 5}
+    assert state.deliver("a", TrackedOffset(0, 5)) is status
     state.finish("a")
-    assert state.offsets.commits() == {0: 6}
-
-
-def test_a_record_finished_while_revoked_is_not_handled_again():
-    state = owning(0)
-    state.deliver("a", TrackedOffset(0, 5))
-    state.revoke([0])
-    state.finish("a")
-    state.assign([0])
-    assert state.deliver("a", TrackedOffset(0, 5)) is DeliveryStatus.FINISHED
     assert state.offsets.commits() == {0: 6}
 
 
