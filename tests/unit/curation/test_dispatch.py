@@ -83,11 +83,13 @@ def test_orders_carry_what_a_worker_needs():
     assert order.sampling.max_tokens == 7
 
 
-def test_each_finish_makes_room_and_no_group_is_waited_for():
+def test_the_first_finish_of_an_order_makes_room_and_no_group_is_awaited():
     agent = Dispatch()
     first = agent.weights()
     assert len(agent.finish(first[0])) == 8
     assert agent.finish(first[8]) == []
+    assert agent.state.open_orders == 22
+    assert agent.finish(first[0]) == [], "it has finished"
     assert agent.state.open_orders == 22
 
 
@@ -108,20 +110,12 @@ def open_samples(agent, order):
     return [sample for sample, attempt in enumerate(samples) if attempt == order.attempt]
 
 
-def test_a_budget_sets_size_and_length_of_the_tasks_next_group():
+@pytest.mark.parametrize(("budget", "next_group"), [((3, 4), (3, 4)), ((8, 99), (8, 10))], ids=["", "above the task's"])
+def test_a_budget_sets_size_and_length_of_the_tasks_next_group(budget, next_group):
     agent = Dispatch(tasks=1)
-    first = agent.weights()
-    for order in first[:8]:
-        agent.finish(order, "success", rollouts=3, max_steps=4)
-    assert {(order.group_size, order.max_steps) for order in agent.orders[16:]} == {(3, 4)}
-
-
-def test_a_budget_never_exceeds_the_tasks_own_limit():
-    agent = Dispatch(tasks=1)
-    first = agent.weights()
-    for order in first[:8]:
-        agent.finish(order, max_steps=99)
-    assert {order.max_steps for order in agent.orders} == {10}
+    for order in agent.weights()[:8]:
+        agent.finish(order, "success", *budget)
+    assert {(order.group_size, order.max_steps) for order in agent.orders[16:]} == {next_group}
 
 
 @pytest.mark.parametrize("fault", ["env_error", "policy_error"])
@@ -141,15 +135,6 @@ def test_a_cancelled_order_stays_open_because_the_broker_gives_it_again():
     assert agent.finish(order, "cancelled") == []
     assert agent.state.open_orders == 16
     assert agent.finish(order, "success") != []
-
-
-def test_a_second_finish_of_an_order_makes_no_room():
-    agent = Dispatch()
-    order = agent.weights()[0]
-    agent.finish(order)
-    before = agent.state.open_orders
-    assert agent.finish(order) == []
-    assert agent.state.open_orders == before
 
 
 def test_the_budget_of_a_demonstration_is_kept_but_closes_nothing():
@@ -249,13 +234,6 @@ def test_the_curated_share_is_learned_from_closed_groups():
     assert curated_share([False] * 64) == Fraction(1, 4)
 
 
-def test_weights_of_a_fenced_trainer_are_ignored():
-    agent = Dispatch()
-    agent.weights(version=5, epoch=2)
-    agent.weights(version=6, epoch=1)
-    assert agent.state.version == 5
-
-
 def test_a_repeated_version_with_more_groups_consumed_makes_room():
     agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1})
     for order in agent.weights():
@@ -267,11 +245,12 @@ def test_a_repeated_version_with_more_groups_consumed_makes_room():
     assert agent.state.consumed == 1
 
 
-def test_a_trainer_that_took_over_says_anew_what_it_has_consumed():
+def test_a_trainer_that_took_over_counts_anew_and_the_fenced_one_no_more():
     agent = Dispatch()
     agent.weights(version=3, consumed=24, epoch=1)
     agent.weights(version=3, consumed=16, epoch=2)
-    assert (agent.state.version, agent.state.epoch, agent.state.consumed) == (3, 2, 16)
+    agent.weights(version=6, consumed=48, epoch=1)
+    assert (agent.state.version, agent.state.epoch, agent.state.consumed) == (3, 2, 16), "the fenced one is not"
 
 
 @pytest.fixture
@@ -281,23 +260,14 @@ def probing(monkeypatch):
     monkeypatch.setattr(difficulty, "WINDOW", 8)
 
 
-def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then(probing):
-    agent = Dispatch(tasks=2, trainer={"groups_per_step": 99})
+@pytest.mark.parametrize(("choice", "size", "turns"), [("informative", 1, 4), ("even", 2, 2)])
+def test_a_task_that_always_succeeds_is_probed_or_has_its_even_turns(probing, choice, size, turns):
+    agent = Dispatch(tasks=2, trainer={"groups_per_step": 99}, curation={"dispatch": {"choice": choice}})
     easy = "simulated/grid#0"
     agent.play(200, lambda order: order.task_id == easy, lambda order: 2 if order.task_id == easy else 8)
     late = {order.group_id: order for order in agent.orders if order.group_id >= "g000100"}
-    assert {order.group_size for order in late.values() if order.task_id == easy} == {1}
-    groups = Counter(order.task_id for order in late.values())
-    assert groups[easy] == pytest.approx(len(late) / 4, abs=2)
-
-
-def test_a_solved_task_has_its_even_turns(probing):
-    agent = Dispatch(tasks=2, trainer={"groups_per_step": 99}, curation={"dispatch": {"choice": "even"}})
-    easy = "simulated/grid#0"
-    agent.play(200, lambda order: order.task_id == easy, lambda order: 2 if order.task_id == easy else 8)
-    late = {order.group_id: order for order in agent.orders if order.group_id >= "g000100"}
-    assert {order.group_size for order in late.values() if order.task_id == easy} == {2}
-    assert Counter(order.task_id for order in late.values())[easy] == pytest.approx(len(late) / 2, abs=2)
+    assert {order.group_size for order in late.values() if order.task_id == easy} == {size}
+    assert Counter(order.task_id for order in late.values())[easy] == pytest.approx(len(late) / turns, abs=2)
 
 
 def test_a_regression_of_a_solved_task_brings_its_groups_back(probing):

@@ -50,11 +50,6 @@ class Groups:
         return made
 
 
-def test_a_group_of_four_is_ready_at_four():
-    agent = Groups()
-    assert [agent.see(sample, float(sample == 0)) is not None for sample in range(4)] == [False, False, False, True]
-
-
 def test_members_come_in_the_order_of_their_samples_however_they_finish():
     agent = Groups()
     for sample in (3, 1, 0):
@@ -112,6 +107,8 @@ def test_online_successes_feed_the_pool_of_their_own_task_only():
     agent = Groups()
     agent.see_all(1.0, 0.0, number=0)
     assert agent.see_all(0.0, 0.0, 0.0, number=1, task_id="simulated/grid#1") is None
+    assert agent.see_all(0.0, number=3) is None, "a failed probe takes nothing from it"
+    assert agent.state.counts.injected == 0
     assert agent.see_all(0.0, 0.0, 0.0, number=2) is not None
 
 
@@ -138,13 +135,6 @@ def test_an_own_stored_success_is_selected_and_weighed_as_online():
 def test_what_has_no_entropies_of_the_policy_keeps_all_steps(as_online, purpose, entropies, flag):
     _, member = injected(as_online, purpose, entropies)
     assert (member.selected, member.as_online) == ([0, 1], flag)
-
-
-def test_a_failed_probe_takes_nothing_from_the_pool():
-    agent = Groups()
-    agent.see_all(1.0, 0.0, number=0)
-    assert agent.see_all(0.0, number=1) is None
-    assert agent.state.counts.injected == 0
 
 
 def test_an_order_given_up_after_its_last_fault_is_not_waited_for():
@@ -176,14 +166,21 @@ def test_a_second_finish_is_ignored_also_after_its_group_has_closed():
     assert not agent.state.groups
 
 
-def test_members_older_than_the_bound_are_left_out_and_counted():
+@pytest.mark.parametrize(
+    ("count", "fields"),
+    [
+        ("stale", {"version_min": 1, "version_max": 2}),
+        ("untrainable", {"untrainable": "3 of 3 answers have no tokens", "version_min": None, "version_max": None}),
+    ],
+)
+def test_what_is_too_old_or_has_no_tokens_is_no_member_and_counted(count, fields):
     agent = Groups(max_staleness=2)
-    agent.see(0, 1.0, 4, version_min=1, version_max=2)
-    agent.see(1, 1.0, 4, version_min=2, version_max=2)
-    agent.see(2, 0.0, 4, version_min=4, version_max=4)
-    group = agent.see(3, 0.0, 4, version_min=3, version_max=4)
+    agent.see(0, 1.0, **fields)
+    agent.see(1, 1.0, version_min=2, version_max=2)
+    agent.see(2, 0.0, version_min=4, version_max=4)
+    group = agent.see(3, 0.0, version_min=3, version_max=4)
     assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0", "t0-3-0"]
-    assert agent.state.counts.stale == 1
+    assert getattr(agent.state.counts, count) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,17 +231,6 @@ def test_without_credit_of_steps_the_event_is_as_it_was():
     assert "step_advantages" not in msgspec.to_builtins(group)["members"][0]
 
 
-def test_a_rollout_without_tokens_is_no_member_and_counted():
-    """Endpoints that give none: the others of the group are trained on, as if it had not been rewarded."""
-    agent = Groups()
-    agent.see(0, 1.0, untrainable="3 of 3 answers have no tokens", version_min=None, version_max=None)
-    agent.see(1, 0.0)
-    agent.see(2, 1.0)
-    group = agent.see(3, 0.0)
-    assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0", "t0-3-0"]
-    assert agent.state.counts.untrainable == 1
-
-
 def test_a_success_without_tokens_can_still_be_imitated_from_the_pool():
     agent = Groups()
     assert agent.see_all(1.0, 0.0, 0.0, 0.0, untrainable="4 of 4 answers have no tokens") is None
@@ -282,14 +268,10 @@ def test_a_rule_can_not_select_a_recorded_step():
     assert [member.selected for member in agent.see(1, 0.0, 2).members] == [[1], [0, 1]]
 
 
-def test_a_guided_success_is_not_pooled():
+def test_a_guided_success_is_not_pooled_and_no_member_without_own_steps():
     agent = Groups()
+    assert agent.see_all(1.0, 0.0, number=2, untrainable="every action is a recorded one", guided=True) is None
+    assert (agent.state.counts.untrainable, agent.state.pools) == (2, {})
     agent.see_all(1.0, 0.0, guided=True, recorded_steps=[0])
     agent.see_all(1.0, 0.0, number=1)
     assert [stored.trajectory_id for stored in agent.state.pools["simulated/grid#0"]] == ["t1-0-0"]
-
-
-def test_a_rollout_of_recorded_steps_alone_is_no_member():
-    agent = Groups()
-    assert agent.see_all(1.0, 0.0, untrainable="every action is a recorded one", guided=True) is None
-    assert (agent.state.counts.untrainable, agent.state.pools) == (2, {})

@@ -30,12 +30,6 @@ def observation(step: int, taken: ExecutedAction | None = None, end: EpisodeEnd 
     return events.observation(step, order=ORDER, taken=taken, end=end, at_ms=1000 + step)
 
 
-def test_a_steps_entropy_is_the_mean_over_generated_tokens_without_padding():
-    """Of tokens with 1 and 0 nats it is 0.5; six padding tokens would make it 0.125, so a step never has any."""
-    trajectory = summarize([observation(0), observation(1, answer(entropies=(1.0, 0.0)), SUCCESS)])
-    assert trajectory.step_entropies == [0.5]
-
-
 def test_a_trajectory_summarizes_its_observations():
     trajectory = summarize(
         [
@@ -70,10 +64,12 @@ def test_a_demonstration_has_no_entropies_and_no_versions():
     assert trajectory.version_min is trajectory.version_max is None
 
 
-def test_an_end_without_an_answer_is_no_step():
-    cut = EpisodeEnd(kind="truncated", reward=0.0, reason="step limit")
-    trajectory = summarize([observation(0), observation(1, answer()), observation(2, None, cut)])
-    assert (trajectory.outcome, trajectory.steps, len(trajectory.step_entropies)) == ("truncated", 1, 1)
+@pytest.mark.parametrize(("last", "kind", "reward", "steps"), [(2, "truncated", 0.0, 1), (0, "env_error", None, 0)])
+def test_an_end_without_an_answer_is_no_step(last, kind, reward, steps):
+    answered = [observation(step, answer() if step else None) for step in range(last)]
+    trajectory = summarize([*answered, observation(last, None, EpisodeEnd(kind=kind, reward=reward, reason="why"))])
+    assert (trajectory.outcome, trajectory.reward, trajectory.steps) == (kind, reward, steps)
+    assert len(trajectory.step_entropies) == steps
 
 
 def test_a_trajectory_names_the_screen_before_each_action():
@@ -112,12 +108,6 @@ def test_the_announced_outcome_agrees_with_the_reward():
     assert summarize([observation(0), observation(1, answer(), solved)]).outcome == "success"
     partly = EpisodeEnd(kind="success", reward=0.4)
     assert summarize([observation(0), observation(1, answer(), partly)]).outcome == "failure"
-
-
-def test_a_trajectory_that_ended_before_its_first_screen_has_no_steps():
-    fault = EpisodeEnd(kind="env_error", reward=None, reason="no page")
-    trajectory = summarize([observation(0, None, fault)])
-    assert (trajectory.outcome, trajectory.reward, trajectory.steps) == ("env_error", None, 0)
 
 
 @given(length=st.integers(1, 8), data=st.data())

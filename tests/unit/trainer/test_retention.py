@@ -12,20 +12,11 @@ def worker(name: str, version: int, failed: int | None = None) -> WeightsServing
     return events.weights_serving(version, worker_id=name, failed_version=failed)
 
 
-def test_without_workers_nothing_is_needed():
-    assert oldest_needed([], set()) == math.inf
-
-
-def test_the_slowest_live_worker_decides():
+def test_the_slowest_live_worker_decides_which_version_is_needed():
     assert oldest_needed([worker("a", 7), worker("b", 4), worker("c", 9)], {"a", "b", "c"}) == 4
-
-
-def test_a_dead_worker_needs_nothing():
     assert oldest_needed([worker("dead", 2), worker("live", 5)], {"live"}) == 5
-
-
-def test_a_worker_that_could_not_load_a_version_is_done_with_it():
-    assert oldest_needed([worker("a", 2, failed=6)], {"a"}) == 6
+    assert oldest_needed([worker("a", 2, failed=6)], {"a"}) == 6, "it is done with what it could not load"
+    assert oldest_needed([], set()) == math.inf
 
 
 def version(number: int, *base: int) -> WeightVersion:

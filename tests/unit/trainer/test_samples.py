@@ -97,29 +97,27 @@ def test_samples_of_the_same_first_screen_are_neighbors(made: SyntheticBacklog) 
     assert steps == sorted(steps)
 
 
-def test_a_step_with_another_prompt_is_refused_and_counted(made: SyntheticBacklog) -> None:
-    broken = alter_group(made, "trajectory-7-1", 1, prompt_sha="a0")
-    selection = selected(broken)
-    assert selection.refused == {"prompt_mismatch": 1}
-    assert "trajectory-7-1" in selection.example
+@pytest.mark.parametrize(
+    ("changed", "reason", "example"),
+    [
+        ({"prompt_sha": "a0"}, "prompt_mismatch", "trajectory-7-1"),
+        ({"logprobs": [-1.0]}, "broken_record", "trajectory-7-1"),
+        ({"tokens": [], "logprobs": [], "prompt_sha": ""}, "no_tokens", "rollout.openai"),
+    ],
+    ids=["another prompt", "too few log-probabilities", "unmarked by an older data manager"],
+)
+def test_a_step_that_can_not_be_trained_on_is_refused_and_counted(made: SyntheticBacklog, changed, reason, example):
+    selection = selected(alter_group(made, "trajectory-7-1", 1, **changed))
+    assert selection.refused == {reason: 1}
+    assert example in selection.example
     assert ("trajectory-7-1", 0) not in {(item.trajectory_id, item.step) for item in selection.samples}
 
 
-def test_a_step_that_the_store_lacks_is_refused_and_counted(made: SyntheticBacklog) -> None:
-    observations = {**made.observations, "trajectory-7-0": made.observations["trajectory-7-0"][:1]}
-    selection = selected(made._replace(observations=observations))
+@pytest.mark.parametrize("there", [slice(1), slice(1, None)], ids=["the first alone", "all but the first"])
+def test_a_step_that_the_store_lacks_is_refused_and_counted(made: SyntheticBacklog, there: slice) -> None:
+    stored = {**made.observations, "trajectory-7-0": made.observations["trajectory-7-0"][there]}
+    selection = selected(made._replace(observations=stored))
     assert selection.refused == {"missing_step": len(made.group.members[0].selected)}
-
-
-def test_a_gap_in_a_trajectory_is_not_taken_for_its_next_step(made: SyntheticBacklog) -> None:
-    whole = made.observations["trajectory-7-0"]
-    selection = selected(made._replace(observations={**made.observations, "trajectory-7-0": whole[1:]}))
-    assert selection.refused["missing_step"] == len(made.group.members[0].selected)
-
-
-def test_tokens_without_as_many_log_probabilities_are_refused(made: SyntheticBacklog) -> None:
-    selection = selected(alter_group(made, "trajectory-7-2", 1, logprobs=[-1.0]))
-    assert selection.refused == {"broken_record": 1}
 
 
 def test_a_demonstration_is_tokenized_from_its_text_without_logprobs(made: SyntheticBacklog) -> None:
@@ -157,11 +155,3 @@ def test_every_member_is_trained_by_exactly_one_rank(steps: list[int], ranks: in
     )
     loads = [sum(len(member.selected) for member in part) for part in shares]
     assert max(loads) - min(loads) <= max(steps)
-
-
-def test_an_online_answer_without_tokens_is_refused_and_counted(made: SyntheticBacklog) -> None:
-    """The recorder marks such rollouts; a group of an older data manager must not train its text uncorrected."""
-    without = alter_group(made, "trajectory-7-1", 1, tokens=[], logprobs=[], prompt_sha="")
-    selection = selected(without)
-    assert selection.refused == {"no_tokens": 1}
-    assert "rollout.openai" in selection.example

@@ -134,15 +134,11 @@ def test_the_log_of_the_last_start_is_kept(home: Home):
     assert home.log.with_suffix(".log.1").read_text() == "first\n"
 
 
-def test_only_the_right_protocol_counts_as_an_answer():
-    with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        assert not protocol_probes.speaks_kafka("127.0.0.1", port)
-        assert not protocol_probes.speaks_cql("127.0.0.1", port)
-
-
-def test_a_listener_that_says_nothing_does_not_answer():
-    with listener() as port:
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_only_the_right_protocol_counts_as_an_answer(reply: bytes):
+    with listener(reply) as port:
         assert not protocol_probes.speaks_kafka("127.0.0.1", port, timeout_s=0.3)
+        assert not protocol_probes.speaks_cql("127.0.0.1", port, timeout_s=0.3)
 
 
 def test_the_owner_of_a_port_is_named():

@@ -62,28 +62,17 @@ def fold(*events, progress=None, at_ms=START):
     return progress
 
 
-def test_an_episode_is_open_until_its_end_is_seen():
-    progress = fold(seen("t", 0), seen("t", 1))
+def test_an_episode_is_open_until_its_end_and_a_repeat_is_no_step():
+    progress = fold(seen("t", 0), seen("t", 1), seen("t", 1))
     assert (list(progress.open), progress.steps) == (["t"], 1)
-    fold(seen("t", 2, end="failure"), progress=progress)
+    fold(seen("t", 2, end="failure"), seen("t", 1), progress=progress)
     assert (progress.open, progress.steps) == ({}, 2)
 
 
-def test_a_repeated_observation_is_not_a_step():
-    repeated = seen("t", 1)
-    assert fold(repeated, repeated).steps == 1
-    ended = fold(repeated, seen("t", 2, end="success"), repeated)
-    assert (ended.open, ended.steps) == ({}, 2)
-
-
-def test_a_second_finish_of_an_order_counts_for_nothing():
-    progress = fold(finish("o", "t1"), finish("o", "t2", "failure", 0.0))
+def test_the_first_finish_of_an_order_counts_and_closes_all_its_episodes():
+    progress = fold(seen("dead", 0), finish("o", "t1"), finish("o", "t2", "failure", 0.0))
     assert progress.finished["o"].trajectory_id == "t1"
     assert sum(part.episodes for part in progress.slices.values()) == 1
-
-
-def test_the_finish_of_an_order_closes_episodes_of_a_dead_host():
-    progress = fold(seen("dead", 0), finish("o", "t2"))
     assert progress.open == {}
 
 
@@ -138,21 +127,19 @@ def test_an_order_is_not_lost_while_the_recorder_has_not_taken_its_end():
     assert state.unrecorded == {}
 
 
-def test_a_switch_is_a_newer_version_with_a_pause():
-    progress = fold(serving(0, 1), serving(1, 2, 40.0), serving(1, 3, 40.0), serving(3, 4, 50.0))
-    assert [(s.version, s.pause_ms) for s in progress.switches] == [(1, 40.0), (3, 50.0)]
-
-
-def test_the_last_record_of_a_worker_counts_if_its_clock_jumps_back():
-    progress = fold(serving(0, 600_000), serving(1, 5, 40.0), serving(1, 6, 40.0))
-    assert progress.served_version == 1
-    assert [s.version for s in progress.switches] == [1]
-
-
-def test_a_switch_whose_records_come_again_is_counted_once():
-    progress = fold(*(serving(n, n, 40.0) for n in (0, 1, 2, 0, 1, 2)))
-    assert [s.version for s in progress.switches] == [1, 2]
-    assert progress.served_version == 2
+@pytest.mark.parametrize(
+    ("records", "switches"),
+    [
+        ([(0, 1), (1, 2, 40.0), (1, 3, 40.0), (3, 4, 50.0)], [(1, 40.0), (3, 50.0)]),
+        ([(0, 600_000), (1, 5, 40.0), (1, 6, 40.0)], [(1, 40.0)]),
+        ([(n, n, 40.0) for n in (0, 1, 2, 0, 1, 2)], [(1, 40.0), (2, 40.0)]),
+    ],
+    ids=["", "the clock jumps back", "records come again"],
+)
+def test_a_switch_is_a_newer_version_with_a_pause(records, switches):
+    progress = fold(*(serving(*record) for record in records))
+    assert [(s.version, s.pause_ms) for s in progress.switches] == switches
+    assert progress.served_version == switches[-1][0]
 
 
 def step(number, epoch, group):
@@ -186,10 +173,7 @@ def test_a_worker_that_is_gone_does_not_hold_the_served_version():
     assert progress.served_version == 3, "it may only be slow"
     assert fold(serving(7, 100), progress=progress).served_version == 7
     assert fold(serving(4, 6, worker="rollout-of-a-deleted-pod"), progress=progress).served_version == 4, "it is back"
-
-
-def test_a_worker_that_is_alone_is_never_gone():
-    assert fold(*(serving(3, n) for n in range(3 * MISSED_BEATS))).served_version == 3
+    assert fold(*(serving(3, n) for n in range(3 * MISSED_BEATS))).served_version == 3, "one alone is never gone"
 
 
 def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
