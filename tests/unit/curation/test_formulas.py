@@ -44,12 +44,9 @@ def test_advantages_sum_to_zero_over_the_steps(members):
     assert total == pytest.approx(0.0, abs=1e-9 * (1 + sum(steps)) / (std + 1e-6))
 
 
-def test_the_four_fifths_of_highest_entropy_are_kept():
+def test_the_four_fifths_of_highest_entropy_are_kept_and_equal_ones_all():
     entropies = [step / 10 for step in range(1, 11)]
     assert interpolate_quantile(entropies, 0.2) == pytest.approx(0.28)
     assert high_entropy_steps([entropies]) == [[2, 3, 4, 5, 6, 7, 8, 9]]
-
-
-def test_steps_of_equal_entropy_are_all_kept():
     assert high_entropy_steps([[0.5, 0.5], [], [0.5]]) == [[0, 1], [], [0]]
     assert high_entropy_steps([[], []]) == [[], []]

@@ -32,10 +32,6 @@ def test_a_second_finish_of_an_order_is_not_stored_again():
     assert filled("aab", 4) == ["a", "b"]
 
 
-def test_an_empty_pool_gives_nothing():
-    assert draw_from_pool([], "task", "g000000", 0) is None
-
-
 @given(st.integers(1, 8), st.integers(0, 3), st.text())
 def test_a_group_always_draws_the_same_success(size, seed, group_id):
     stored = [success(str(number)) for number in range(size)]
@@ -46,6 +42,7 @@ def test_different_groups_draw_different_successes():
     stored = [success(str(number)) for number in range(4)]
     drawn = {draw_from_pool(stored, "task", f"g{number}", 0).order_id for number in range(64)}
     assert drawn == {"o0", "o1", "o2", "o3"}
+    assert draw_from_pool([], "task", "g000000", 0) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=50), st.integers(0, 5))

@@ -127,17 +127,20 @@ def test_a_trainer_has_as_few_gpus_as_hold_the_model():
     assert (config.rollout.workers, config.trainer.processes) == (6, 2)
 
 
-def test_a_model_that_does_not_fit_is_refused_with_advice():
-    with pytest.raises(
-        ConfigError,
-        match=r'do not fit on 2 GPUs of 80 GiB: set trainer.optimizer = "adamw" and trainer.offload = "all"',
-    ):
-        place_file("eight-gpus.toml", 2, 80.0, "trainer.optimizer=adamw_8bit")
-
-
-def test_one_gpu_is_refused_for_full_training_by_the_arithmetic():
-    with pytest.raises(ConfigError, match=r"one GPU of 178 GiB: the trainer needs 46\.0, and vLLM leaves 17\.8"):
-        place_file("two-gpus.toml", 1, 178.0)
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (
+            ("eight-gpus.toml", 2, 80.0, "trainer.optimizer=adamw_8bit"),
+            r'on 2 GPUs of 80 GiB: set trainer.optimizer = "adamw" and trainer.offload = "all"',
+        ),
+        (("two-gpus.toml", 1, 178.0), r"one GPU of 178 GiB: the trainer needs 46\.0, and vLLM leaves 17\.8"),
+    ],
+    ids=["with advice", "with the arithmetic"],
+)
+def test_a_model_that_does_not_fit_is_refused(place, reason):
+    with pytest.raises(ConfigError, match=reason):
+        place_file(*place)
 
 
 def test_a_tiny_model_shares_one_gpu():

@@ -17,14 +17,12 @@ def allowed(me: str, target: int, *records: WeightsServing, dead: str = "", widt
     return may_switch(me, target, {r.worker_id: r for r in records}, alive, width)
 
 
-def test_a_worker_alone_may_switch_at_once():
-    assert allowed("a", 1, record("a", 0))
-
-
 def test_the_smaller_id_goes_first_and_the_other_waits_until_it_serves():
+    assert allowed("a", 1, record("a", 0)), "a worker alone may switch at once"
     assert allowed("a", 1, record("a", 0), record("b", 0))
     assert not allowed("b", 1, record("a", 0), record("b", 0))
     assert allowed("b", 1, record("a", 1), record("b", 0))
+    assert not allowed("a", 2, record("a", 1), record("b", 0)), "the other is switching to an older version"
 
 
 def test_with_width_two_the_first_two_may_switch_together():
@@ -39,17 +37,10 @@ def test_a_dead_worker_is_not_waited_for_whatever_time_it_said_last():
         assert allowed("b", 1, dead, live, dead="a")
 
 
-def test_a_worker_that_failed_to_load_is_not_waited_for():
+def test_a_worker_that_failed_to_load_is_not_waited_for_and_retries_last():
     assert allowed("b", 1, record("a", 0, failed=1), record("b", 0))
-
-
-def test_retries_of_a_failed_worker_come_after_the_others():
     assert not allowed("a", 1, record("a", 0, failed=1), record("b", 0))
     assert allowed("a", 1, record("a", 0, failed=1), record("b", 1))
-
-
-def test_a_worker_ahead_waits_for_one_switching_to_an_older_version():
-    assert not allowed("a", 2, record("a", 1), record("b", 0))
 
 
 class Fleet:

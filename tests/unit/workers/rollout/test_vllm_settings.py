@@ -11,14 +11,12 @@ from workers.rollout.vllm_settings import engine_arguments, engine_environment
 GIB = 1 << 30
 
 
-def test_one_core_is_left_to_the_others_but_vllm_has_at_least_one():
+def test_one_core_is_left_to_the_others_and_ranks_share_the_rest():
     assert [engine_environment({}, cores)["OMP_NUM_THREADS"] for cores in (1, 2, 8)] == ["1", "1", "7"]
-
-
-def test_ranks_share_the_cores_and_are_not_bound_to_the_same_ones():
     wanted = engine_environment({}, 9, ranks=2)
     assert (wanted["OMP_NUM_THREADS"], wanted["VLLM_CPU_OMP_THREADS_BIND"]) == ("4", "nobind")
     assert engine_environment({}, 2, ranks=2)["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8), "what the user has set stays"
 
 
 def test_one_rank_is_in_this_process_and_several_share_the_cache():
@@ -40,10 +38,6 @@ def test_ranks_share_pixels_where_shared_memory_is_large_enough(ranks, shared_by
     config = parse({"rollout": {"vllm": {"tensor_parallel": ranks}}})
     arguments = engine_arguments(config, Path("m"), True, seed=1, shared_bytes=shared_bytes)
     assert arguments["enable_shm_tensor_arena"] == shares
-
-
-def test_what_the_user_has_set_stays():
-    assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8)
 
 
 def test_the_engine_is_in_this_process_and_sends_no_statistics():
