@@ -19,14 +19,11 @@ def test_the_time_left_shrinks_to_nothing_and_not_below():
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (0, 0, True)
 
 
-def test_none_is_no_bound():
+def test_none_is_no_bound_and_no_time_at_all_has_expired_at_once():
     clock = SetClock()
     deadline = Deadline(None, clock)
     clock.now_s += 1e9
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (math.inf, None, False)
-
-
-def test_no_time_at_all_has_expired_at_once():
     assert Deadline(0, SetClock()).expired
 
 

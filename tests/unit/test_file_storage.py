@@ -14,34 +14,25 @@ PLACE = {"endpoint_url": "http://127.0.0.1:1"}
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "outage"),
     [
-        ReadTimeoutError(**PLACE),
-        ConnectTimeoutError(**PLACE),
-        EndpointConnectionError(**PLACE),
-        ConnectionResetError("reset"),
-        TimeoutError(),
-        OSError(errno.EIO, "InternalError"),
-        ValueError("a library's own"),
+        (ReadTimeoutError(**PLACE), True),
+        (ConnectTimeoutError(**PLACE), True),
+        (EndpointConnectionError(**PLACE), True),
+        (ConnectionResetError("reset"), True),
+        (TimeoutError(), True),
+        (OSError(errno.EIO, "InternalError"), True),
+        (ValueError("a library's own"), True),
+        (FileNotFoundError("no such bucket"), False),
+        (PermissionError("Forbidden"), False),
+        (OSError(errno.ENOSPC, "full"), False),
+        (OSError("unknown"), False),
+        (ConfigError("misspelt"), False),
+        (StorageUnreachable("awaited by the caller already"), False),
     ],
 )
-def test_errors_of_an_outage_are_retried(error: Exception):
-    assert is_outage(error)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        FileNotFoundError("no such bucket"),
-        PermissionError("Forbidden"),
-        OSError(errno.ENOSPC, "full"),
-        OSError("unknown"),
-        ConfigError("misspelt"),
-        StorageUnreachable("awaited by the caller already"),
-    ],
-)
-def test_errors_that_a_retry_does_not_help_are_raised(error: Exception):
-    assert not is_outage(error)
+def test_errors_of_an_outage_are_retried_and_others_raised(error: Exception, outage: bool):
+    assert is_outage(error) is outage
 
 
 @pytest.mark.parametrize(

@@ -216,31 +216,22 @@ def test_what_is_wrong_with_a_call_is_noted_or_refused(answer, kinds, action):
         qwen({"action": "key", "keys": [""]}),
         qwen({"action": "type", "text": None}),
         qwen({"action": ["wait"]}),
+        fenced({}),
+        fenced({"action_type": 3}),
+        fenced({"action_type": "FLY"}),
+        fenced({"action_type": "MOVE_TO", "x": 1}),
+        fenced({"action_type": "CLICK", "num_clicks": 4}),
+        fenced({"action_type": "CLICK", "num_clicks": 1.5}),
+        fenced({"action_type": "CLICK", "button": "fourth"}),
+        fenced({"action_type": "SCROLL", "dx": 0, "dy": 0}),
+        fenced({"action_type": "KEY_DOWN", "key": "ctrl c"}),
+        fenced({"action_type": "HOTKEY", "keys": "  "}),
     ],
 )
-def test_tool_calls_without_sense_are_refused_even_leniently(answer):
+def test_calls_and_actions_without_sense_are_refused_even_leniently(answer):
+    dialect = Computer13 if "```" in answer else QwenComputerUse
     with pytest.raises(actions.Unparsable):
-        QwenComputerUse(strictness="lenient").read(answer, VIEW)
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        {},
-        {"action_type": 3},
-        {"action_type": "FLY"},
-        {"action_type": "MOVE_TO", "x": 1},
-        {"action_type": "CLICK", "num_clicks": 4},
-        {"action_type": "CLICK", "num_clicks": 1.5},
-        {"action_type": "CLICK", "button": "fourth"},
-        {"action_type": "SCROLL", "dx": 0, "dy": 0},
-        {"action_type": "KEY_DOWN", "key": "ctrl c"},
-        {"action_type": "HOTKEY", "keys": "  "},
-    ],
-)
-def test_actions_of_computer_13_without_sense_are_refused_even_leniently(item):
-    with pytest.raises(actions.Unparsable):
-        Computer13(strictness="lenient").read(fenced(item), VIEW)
+        dialect(strictness="lenient").read(answer, VIEW)
 
 
 def test_relative_places_are_thousandths_of_the_image():

@@ -33,12 +33,9 @@ def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
     assert without_dispatch(coupled) == without_dispatch(dart) == without_dispatch(BASE)
 
 
-def test_a_mode_trains_for_its_minutes_and_evaluates_nothing():
+def test_a_mode_trains_for_its_minutes_by_the_bounds_of_its_workload():
     run = circle.limit_run(BASE, 5.0).run
     assert (run.minutes, run.demonstrate) == (5.0, False)
-
-
-def test_a_workload_trains_by_its_own_bounds():
     config = circle.limit_run(modes.load_config(CONFIGS / "workload/pages/pages.toml"), 2.0)
     assert (config.run.minutes, config.run.demonstrate, config.evaluation.episodes) == (2.0, False, 0)
     assert config.env.episode_timeout_s > 60.0

@@ -5,10 +5,7 @@ import pytest
 from benchmarks.feedback import figures
 from console.runs.run_state import RunState
 from tests import events
-from topics.curated import CuratedGroup, Member
 from topics.feedback import Feedback
-from topics.trained import TrainedStep
-from topics.weights_serving import WeightsServing
 
 PAGE = "click-tab"
 
@@ -27,47 +24,22 @@ def correction(name: str, at_ms: int) -> Feedback:
     )
 
 
-def curated(name: str) -> CuratedGroup:
-    """Return the group of a correction."""
-    member = Member(
-        trajectory_id=f"of-{name}",
-        reward=0.0,
-        advantage=1.0,
-        selected=[0],
-        source="pool",
-        version_min=None,
-        version_max=None,
-        corrections=["wait()"],
-    )
-    fields = {"task_id": f"miniwob/{PAGE}#1", "members": [member], "mean": 0.0, "std": 0.0}
-    return CuratedGroup(group_id=f"feedback-{name}", feedback=[name], **fields)
-
-
 def state_of(*corrections: str, served: dict[int, int]) -> RunState:
     """Return a run in which the optimizer step N trained on the Nth correction, and versions were ``served``."""
     state = RunState()
     for number, name in enumerate(corrections, 1):
         event = correction(name, at_ms=1000 * number)
-        group = curated(name)
-        step = TrainedStep(
-            train_step=number,
-            version=number,
-            epoch=1,
-            group_ids=[],
-            trajectory_ids=[],
-            metrics={},
-            at_ms=0,
-            feedback=[group.group_id],
-        )
+        member = events.member(f"of-{name}", None, reward=0.0, source="pool", corrections=["wait()"])
+        group = events.curated_group(f"feedback-{name}", member, task_id=f"miniwob/{PAGE}#1", feedback=[name])
         state.feedback[name] = event
         state.feedback_on[event.trajectory_id].append(name)
         state.groups[group.group_id] = (group, 0)
         state.groups_of[f"of-{name}"].append(group.group_id)
-        state.trained[number] = step
+        state.trained[number] = events.trained_step(number, feedback=[group.group_id])
         state.trained_with[group.group_id] = [number]
     for version, since_ms in served.items():
-        event = WeightsServing(worker_id="rollout-0", version=version, since_ms=since_ms, alive_ms=since_ms)
-        state.served[version, "rollout-0"] = event
+        heartbeat = events.weights_serving(version, since_ms=since_ms, alive_ms=since_ms)
+        state.served[version, "rollout-0"] = heartbeat
     return state
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import structlog
 from aiokafka.errors import KafkaConnectionError
 from hypothesis import given
@@ -46,26 +47,21 @@ async def passed(offsets: Offsets, stall_s: float = 1000.0) -> list[Any]:
     return lines
 
 
+@pytest.mark.parametrize(
+    ("ends", "processed", "grows"),
+    [
+        ({0: 3, 1: 2}, [{0: 0, 1: 0}, {0: 3, 1: 1}, None, {0: 3, 1: 2}], 5),
+        ({0: 0, 1: 0}, [{}], 5),
+        ({0: 300}, [{0: 0}, {0: 1}, {0: 2}], -149),
+    ],
+    ids=["", "a topic without records", "a topic that is made anew meanwhile"],
+)
 @by_clockwork
-async def test_it_waits_for_every_partition_up_to_the_ends_of_its_beginning():
-    offsets = Offsets({0: 3, 1: 2}, {0: 0, 1: 0}, {0: 3, 1: 1}, None, {0: 3, 1: 2})
+async def test_it_waits_for_every_partition_up_to_the_ends_of_its_beginning(ends, processed, grows):
+    offsets = Offsets(ends, *processed)
+    offsets.grows = grows
     assert await passed(offsets) == []
-    assert offsets.asked == 4
-
-
-@by_clockwork
-async def test_a_topic_without_records_is_passed_at_once():
-    offsets = Offsets({0: 0, 1: 0}, {})
-    await passed(offsets)
-    assert offsets.asked == 1
-
-
-@by_clockwork
-async def test_a_topic_that_is_made_anew_meanwhile_does_not_hold_it_up():
-    offsets = Offsets({0: 300}, {0: 0}, {0: 1}, {0: 2})
-    offsets.grows = -149
-    await passed(offsets)
-    assert offsets.asked == 3
+    assert offsets.asked == len(processed)
 
 
 @by_clockwork

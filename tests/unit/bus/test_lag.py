@@ -53,24 +53,19 @@ class Broker:
 BEHIND = [Lag("env", "rollout-orders", 0, 3, 5)]
 
 
-async def test_a_coordinator_is_looked_up_once():
+async def test_a_coordinator_is_looked_up_once_and_again_when_it_has_moved():
     broker = Broker()
     assert [await broker.reader.read() for _ in range(3)] == [BEHIND] * 3
     assert broker.looked_up == 1
+    broker.coordinator = 2
+    assert [await broker.reader.read() for _ in range(2)] == [BEHIND] * 2
+    assert broker.looked_up == 2
 
 
 async def test_an_added_unread_partition_counts_as_lag():
     broker = Broker()
     broker.partitions = 2
     assert await broker.reader.read() == [*BEHIND, Lag("env", "rollout-orders", 1, 0, 5)]
-
-
-async def test_a_coordinator_that_has_moved_is_looked_up_again():
-    broker = Broker()
-    await broker.reader.read()
-    broker.coordinator = 2
-    assert [await broker.reader.read() for _ in range(2)] == [BEHIND] * 2
-    assert broker.looked_up == 2
 
 
 async def test_lag_is_unknown_while_the_broker_is_down():

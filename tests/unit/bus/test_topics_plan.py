@@ -39,20 +39,12 @@ def carried_out(changes: list[Change], actual: dict[str, TopicSpec]) -> dict[str
 
 
 @given(worlds, worlds)
-def test_a_plan_carried_out_leaves_nothing_to_do(wanted: list[TopicSpec], there: list[TopicSpec]):
+def test_a_plan_touches_declared_topics_alone_and_leaves_nothing_to_do(wanted: list[TopicSpec], there: list[TopicSpec]):
     actual = {spec.name: spec for spec in there}
-    assert plan(wanted, carried_out(plan(wanted, actual), actual)) == []
-
-
-@given(worlds)
-def test_nothing_is_planned_where_all_is_as_declared(wanted: list[TopicSpec]):
+    changes = plan(wanted, actual)
+    assert {change.topic for change in changes} <= {spec.name for spec in wanted}
+    assert plan(wanted, carried_out(changes, actual)) == []
     assert plan(wanted, {spec.name: spec for spec in wanted}) == []
-
-
-@given(worlds, worlds)
-def test_a_plan_only_touches_declared_topics(wanted: list[TopicSpec], there: list[TopicSpec]):
-    touched = {change.topic for change in plan(wanted, {spec.name: spec for spec in there})}
-    assert touched <= {spec.name for spec in wanted}
 
 
 def test_the_plan_says_what_is_and_what_will_be():
@@ -70,10 +62,20 @@ def test_taking_partitions_away_is_refused_and_the_reason_names_the_topic():
         refuse_impossible(plan([wanted], {"t": actual}))
 
 
-def test_every_topic_of_the_contract_is_declared_under_the_prefix():
-    by_name = {spec.name: spec for spec in declare_topics(BUS)}
+def test_every_topic_is_declared_under_the_prefix_with_its_dead_letters():
+    assert DEAD_LETTERS == SUFFIX
+    changelog = TopicSpec(name="difficulty-table-changelog", configs={"cleanup.policy": "compact"})
+    *declared, extra = declare_topics(BUS, [changelog])
+    assert extra == changelog, "under its own name"
+    by_name = {spec.name: spec for spec in declared}
     for topic in topics.ALL:
         assert by_name[f"dart.r1.{topic.name}"].partitions == topic.partitions
+        twin = by_name.get(f"dart.r1.{topic.name}.dlq")
+        assert (twin is None) == (topic.name == "weights")
+        assert twin is None or int(twin.configs["max.message.bytes"]) > topic.max_message_bytes
+    assert by_name["dart.r1.weights"].partitions == 1
+    assert by_name["dart.r1.weights"].configs["retention.ms"] == "-1"
+    assert by_name["dart.r1.weights-serving"].configs["cleanup.policy"] == "compact"
 
 
 def test_a_deployment_sets_partitions_replicas_and_retention():
@@ -129,27 +131,6 @@ def test_other_replicas_are_refused_with_the_tool_that_moves_them():
     with pytest.raises(TopicsRefused, match=r"t has 1, declared 3\)\. Move them with `dart-streams topics move`"):
         refuse_impossible(changes)
     assert plan([TopicSpec(name="t")], {"t": TopicSpec(name="t", replicas=3)}) == [], "the broker's default is any"
-
-
-def test_dead_letter_topics_take_the_largest_record():
-    assert DEAD_LETTERS == SUFFIX
-    by_name = {spec.name: spec for spec in declare_topics(BUS)}
-    for topic in topics.ALL:
-        twin = by_name.get(f"dart.r1.{topic.name}.dlq")
-        assert (twin is None) == (topic.name == "weights")
-        assert twin is None or int(twin.configs["max.message.bytes"]) > topic.max_message_bytes
-
-
-def test_weights_are_kept_forever_and_heartbeats_compacted():
-    by_name = {spec.name: spec for spec in declare_topics(BUS)}
-    assert by_name["dart.r1.weights"].partitions == 1
-    assert by_name["dart.r1.weights"].configs["retention.ms"] == "-1"
-    assert by_name["dart.r1.weights-serving"].configs["cleanup.policy"] == "compact"
-
-
-def test_extra_topics_follow_under_their_own_names():
-    changelog = TopicSpec(name="difficulty-table-changelog", configs={"cleanup.policy": "compact"})
-    assert declare_topics(BUS, [changelog])[-1] == changelog
 
 
 def test_topics_that_stay_without_a_leader_are_no_refusal_of_the_broker():

@@ -63,7 +63,7 @@ def test_every_size_differs_in_a_file():
 
 
 @pytest.mark.parametrize("file", [SMALL, *GPUS], ids=lambda file: file.stem)
-def test_each_file_has_the_settings_of_the_paper(file: Path):
+def test_each_file_has_the_settings_of_the_paper_and_a_desktop_a_slot(file: Path):
     config = load(file)
     assert config.recipe == ("dart",)
     assert (config.env.backend, config.policy.max_images, config.policy.max_texts) == ("osworld", 5, 35)
@@ -72,11 +72,6 @@ def test_each_file_has_the_settings_of_the_paper(file: Path):
     assert {(page.environment, page.max_steps) for page in task_set.pages} == {("osworld", 30)}
     assert task_set.train
     assert task_set.heldout
-
-
-@pytest.mark.parametrize("file", [SMALL, *GPUS], ids=lambda file: file.stem)
-def test_each_slot_has_a_desktop_of_the_same_file(file: Path):
-    config = load(file)
     assert config.desktops.slots == config.env.workers * config.env.slots
     assert config.env.osworld.lease_url == f"http://127.0.0.1:{config.desktops.port}"
     folder, name = Path(config.env.osworld.lease_token.removeprefix("file:")).resolve().parts[-2:]

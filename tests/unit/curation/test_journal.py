@@ -154,17 +154,12 @@ def test_a_journal_of_before_there_were_owners_is_restored():
     assert (restored.state, restored.sequence, restored.entries) == (former.state, 2, 1)
 
 
-def test_nothing_stored_is_the_empty_state():
-    agent = CIRCLE.agents["groups"]
-    restored = restore(agent, {}, 0)
-    assert (restored.state, restored.sequence, restored.last) == (agent.state(), 0, [])
-
-
-def test_partitions_are_kept_apart():
-    agent = CIRCLE.agents["difficulty"]
-    owner = Owner(agent)
+def test_nothing_stored_of_a_partition_is_the_empty_state():
+    owner = Owner(agent := CIRCLE.agents["difficulty"])
     owner.batch(inputs_of(agent)[:3])
-    assert restore(agent, owner.stored, 1).state == agent.state()
+    for stored, partition in (({}, 0), (owner.stored, 1)):
+        restored = restore(agent, stored, partition)
+        assert (restored.state, restored.sequence, restored.last) == (agent.state(), 0, [])
 
 
 def test_a_missing_batch_is_noticed():

@@ -168,13 +168,7 @@ def test_pages_and_solutions_of_a_run_are_bounded_in_bytes(monkeypatch, most, sa
         reader.read(proposed(2, **said))
 
 
-def test_agents_are_as_ever_without_the_setting():
-    assert [agent.name for agent in bind_agents(parse({}), task_set(1))] == [
-        "difficulty",
-        "budget",
-        "groups",
-        "dispatch",
-    ]
+def test_the_agent_of_proposals_is_there_with_the_setting():
     [*_, agent, dispatch] = bind_agents(CONFIG, task_set(1))
     assert (agent.name, dispatch.inputs[-1].name) == ("proposals", "task-verdicts")
 

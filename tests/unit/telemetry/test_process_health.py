@@ -25,11 +25,6 @@ def ask(port: int | None, path: str) -> tuple[int, str]:
         return error.code, error.read().decode().strip()
 
 
-def test_a_starting_process_is_alive_and_not_ready():
-    health = ProcessHealth(60.0)
-    assert (health.find_hang(), health.find_lack()) == ("", STARTING)
-
-
 @given(bound_s=st.floats(1.0, 1000.0), silent_s=st.floats(0.0, 10_000.0))
 def test_a_started_loop_is_hung_beyond_its_bound_only(bound_s: float, silent_s: float):
     clock = SetClock()

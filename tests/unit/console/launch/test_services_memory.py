@@ -37,6 +37,7 @@ def test_what_a_control_group_and_those_above_it_leave_is_found(tmp_path: Path):
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path):
     groups, own = tmp_path / "cgroup", tmp_path / "own"
+    assert memory.limits_mb(groups, own) == [], "without control groups there is the machine alone"
     own.write_text("0::/system.slice/docker-0a.scope\n")
     group(groups, str(512 * MIB), 100, stat="")
     assert memory.limits_mb(groups, own) == [(412, f"the control group {groups}")]
@@ -51,10 +52,6 @@ def test_the_older_kind_of_control_groups_is_read_too(tmp_path: Path):
     (folder / "memory.usage_in_bytes").write_text(f"{250 * MIB}\n")
     (folder / "memory.stat").write_text(f"total_inactive_file {10 * MIB}\ntotal_active_file 0\n")
     assert memory.limits_mb(groups, own) == [(60, f"the control group {folder}")]
-
-
-def test_without_control_groups_nothing_but_the_machine_is_a_limit(tmp_path: Path):
-    assert memory.limits_mb(tmp_path / "none", tmp_path / "none") == []
 
 
 def test_what_fits_is_not_refused():

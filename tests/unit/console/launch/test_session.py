@@ -34,35 +34,27 @@ def folder_in(place: Path) -> RunFolder:
     return run_folder.create(config, TASKS, "ours", resume=False)
 
 
+BOTH = ("kafka", "cassandra")
+
+
 @pytest.mark.parametrize(
-    ("other", "ending"),
+    ("other", "started", "ending"),
     [
-        (process_registry.this_process(), "Kafka and Cassandra stay up for other"),
-        (GONE, "the services were down already"),
-        (None, "the services were down already"),
+        (process_registry.this_process(), BOTH, "Kafka and Cassandra stay up for other"),
+        (process_registry.this_process(), ("cassandra",), "Cassandra stays up for other"),
+        (GONE, BOTH, "the services were down already"),
+        (None, BOTH, "the services were down already"),
     ],
 )
-async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Path, other, ending):
+async def test_a_run_leaves_the_services_that_it_started_to_a_living_one(tmp_path: Path, other, started, ending):
     made = folder_in(tmp_path)
     if other is not None:
         (made.path.parent / "other").mkdir()
         run_folder.write_json(made.path.parent / "other" / "processes.json", ProcessRegistry(other))
     shown = io.StringIO()
-    session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=("kafka", "cassandra"))
-    supervisor = Supervisor(made.path, drain_s=1)
-    await session.end(session.make_run(supervisor), "complete")
-    assert ending in shown.getvalue()
-
-
-async def test_only_the_services_that_a_run_started_are_named(tmp_path: Path):
-    made = folder_in(tmp_path)
-    (made.path.parent / "other").mkdir()
-    other = ProcessRegistry(process_registry.this_process())
-    run_folder.write_json(made.path.parent / "other" / "processes.json", other)
-    shown = io.StringIO()
-    session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=("cassandra",))
+    session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=started)
     await session.end(session.make_run(Supervisor(made.path, drain_s=1)), "complete")
-    assert "Cassandra stays up for other" in shown.getvalue()
+    assert ending in shown.getvalue()
 
 
 def run_of(folder: Path, *workers: str) -> TrainingRun:

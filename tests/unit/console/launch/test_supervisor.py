@@ -187,17 +187,14 @@ async def test_a_second_signal_kills_at_once(tmp_path):
         await asyncio.wait_for(stopping, 60)
 
 
-async def test_grandchildren_in_sessions_of_their_own_end_with_the_process(tmp_path):
-    async with supervised(tmp_path, ProcessSpec("env-0", PARENT)):
-        orphan = await until(lambda: grandchild(tmp_path, "env-0"))
-    await until(lambda: gone(orphan))
-
-
-async def test_a_killed_worker_takes_its_grandchildren_with_it(tmp_path):
+@pytest.mark.parametrize("killed", [False, True])
+async def test_grandchildren_in_sessions_of_their_own_end_with_the_process(tmp_path, killed):
     async with supervised(tmp_path, ProcessSpec("env-0", PARENT)) as supervisor:
         orphan = await until(lambda: grandchild(tmp_path, "env-0"))
-        psutil.Process(supervisor.children["env-0"].process.pid).children()[0].kill()
-        await until(lambda: gone(orphan))
+        if killed:
+            psutil.Process(supervisor.children["env-0"].process.pid).children()[0].kill()
+            await until(lambda: gone(orphan))
+    await until(lambda: gone(orphan))
 
 
 SUPERVISOR = """

@@ -209,7 +209,8 @@ def imitated_later() -> RunState:
     )
 
 
-def test_imitated_trajectories_are_followed_both_ways():
+def test_imitated_trajectories_are_followed_both_ways_and_break_no_chain():
+    """A step's chains are those of its batch: an imitated trajectory's own is that of the step that took it first."""
     lineage = Lineage(imitated_later(), timeline([]), RUN)
     [node] = lineage.train_step(5).made_of
     assert (node.kind, node.id, node.fields["reward"]) == ("imitated", TRAJECTORY, 1.0)
@@ -217,10 +218,6 @@ def test_imitated_trajectories_are_followed_both_ways():
     went_into = lineage.trajectory(TRAJECTORY, up=True).went_into
     assert [(node.kind, node.id) for node in went_into] == [("group", GROUP), ("train step", "5"), ("train step", "6")]
     assert [node.fields.get("imitated") for node in went_into] == [None, True, True]
-
-
-def test_imitation_breaks_no_chain():
-    """A step's chains are those of its batch: an imitated trajectory's own is that of the step that took it first."""
     assert traces.measure_coverage(imitated_later(), timeline(lines()), RUN).trained_steps == 2
 
 

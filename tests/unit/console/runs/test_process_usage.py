@@ -12,20 +12,17 @@ def samples(*cpu_s: float, process: str = "env-0", pid: int = 1) -> list[Process
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "expected"),
+    ("usage", "expected"),
     [
-        ((1.0, 3.0, 4.5), 3.5),
-        ((1.0, 3.0, 1.5, 4.0), 3.0),  # a browser ended while the sample was taken; then its times are its parent's
-        ((5.0, 8.0, 0.0), 3.0),  # the last sample is of a process that has just ended
-        ((7.0,), 0.0),
+        (samples(1.0, 3.0, 4.5), 3.5),
+        (samples(1.0, 3.0, 1.5, 4.0), 3.0),  # a browser ended while the sample was taken; then its parent has its times
+        (samples(5.0, 8.0, 0.0), 3.0),  # the last sample is of a process that has just ended
+        (samples(7.0), 0.0),
+        ([*samples(5.0, 8.0, 0.0), *samples(0.0, 2.0, pid=2)], 5.0),  # it was started again
     ],
 )
-def test_cpu_time_remains_when_a_child_process_ends(cpu_s: tuple[float, ...], expected: float):
-    assert cpu_seconds(samples(*cpu_s), 0, 10_000) == {"env-0": expected}
-
-
-def test_cpu_time_is_summed_over_restarts():
-    assert cpu_seconds([*samples(5.0, 8.0, 0.0), *samples(0.0, 2.0, pid=2)], 0, 10_000) == {"env-0": 5.0}
+def test_cpu_time_remains_when_a_process_ends_and_is_summed(usage: list[ProcessUsage], expected: float):
+    assert cpu_seconds(usage, 0, 10_000) == {"env-0": expected}
 
 
 def test_samples_outside_of_the_time_and_of_others_do_not_count():

@@ -1,5 +1,6 @@
 """Served weights against published ones: every announcement has one verdict, and none is lost in the count."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
@@ -39,20 +40,18 @@ def test_versions_of_each_worker_are_counted_by_verdict():
     assert served_weights(state) == ServedWeights(**counts, equal_by_kind=by_kind[0], published_by_kind=by_kind[1])
 
 
-def test_a_later_heartbeat_with_another_digest_of_the_same_version_is_seen():
-    events = [published(1, "b" * 64), serving(1, "b" * 64), serving(1, "d" * 64, alive_ms=2)]
-    counts = served_weights(fold(*events))
-    assert (counts.announced, counts.equal, counts.different) == (1, 0, 1)
-
-
-def test_digests_of_a_fenced_trainer_do_not_count_as_published():
-    events = [published(1, "b" * 64, epoch=2), published(1, "d" * 64, epoch=1), serving(1, "d" * 64)]
-    assert served_weights(fold(*events)).different == 1
-
-
-def test_a_version_that_is_published_again_counts_by_its_new_kind():
-    events = [published(1, "b" * 64, "delta"), serving(1, "b" * 64), published(1, "b" * 64)]
-    assert served_weights(fold(*events)).equal_by_kind == {"full": 1}
+@pytest.mark.parametrize(
+    ("events", "counts"),
+    [
+        ([published(1, "b" * 64), serving(1, "b" * 64), serving(1, "d" * 64, alive_ms=2)], (1, 0, 1, {})),
+        ([published(1, "b" * 64, epoch=2), published(1, "d" * 64, epoch=1), serving(1, "d" * 64)], (1, 0, 1, {})),
+        ([published(1, "b" * 64, "delta"), serving(1, "b" * 64), published(1, "b" * 64)], (1, 1, 0, {"full": 1})),
+    ],
+    ids=["another digest in a later heartbeat", "one of a fenced trainer", "published again as another kind"],
+)
+def test_the_newest_digests_count(events, counts):
+    found = served_weights(fold(*events))
+    assert (found.announced, found.equal, found.different, found.equal_by_kind) == counts
 
 
 DIGESTS = st.sampled_from(["a" * 64, "b" * 64])

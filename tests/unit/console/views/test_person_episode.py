@@ -111,17 +111,14 @@ def test_a_rollout_is_the_persons_turn_once_it_asks_them():
     assert next_step(episode, "f0").stage == "turn"
 
 
-def test_a_person_may_give_back_and_ask_again():
+def test_a_person_may_ask_again_after_giving_back_or_losing_the_lease():
     episode = next_step(rollout(None).ask("f0"), "f0").give_back()
     assert (episode.stage, episode.is_held, episode.is_asking) == ("policy", False, False)
     episode = next_step(episode.ask("f1"), None)
     assert episode.is_asking
     assert next_step(episode, "f1").stage == "turn"
-
-
-def test_a_rollout_whose_lease_was_lost_may_be_asked_for_again():
-    episode = next_step(next_step(rollout(None).ask("f0"), "f0"), None)
-    assert (episode.stage, episode.is_asking, episode.take_over) == ("policy", False, "")
+    lost = next_step(next_step(rollout(None).ask("f0"), "f0"), None)
+    assert (lost.stage, lost.is_asking, lost.take_over) == ("policy", False, "")
 
 
 def test_who_comes_second_is_not_asked():
