@@ -47,7 +47,7 @@ def test_without_json_a_command_prints_lines():
     assert (result.exit_code, result.stdout[0]) == (0, " "), result.output
 
 
-def test_a_part_is_printed_before_the_next_is_measured(capsys):
+def test_parts_are_printed_one_by_one_or_as_one_json_document(capsys):
     printed = []
 
     def second() -> dict[str, Any]:
@@ -58,9 +58,6 @@ def test_a_part_is_printed_before_the_next_is_measured(capsys):
     with pytest.raises(KeyboardInterrupt):
         command_line.show_parts(parts, as_json=False)
     assert "first part" in printed[0] and "tokens 7" in printed[0]
-
-
-def test_parts_are_one_json_document(capsys):
     command_line.show_parts({"first": lambda: {"tokens": 7}, "second": lambda: {"tokens": 8}}, as_json=True)
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"first": {"tokens": 7}, "second": {"tokens": 8}}

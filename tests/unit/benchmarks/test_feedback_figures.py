@@ -49,9 +49,6 @@ def test_a_correction_is_served_with_the_first_version_that_has_its_step():
     found = figures.latency_figures(state)
     assert (found["seconds_to_served_p50"], found["seconds_to_served_max"]) == (6.0, 7.0)
     assert found["seconds_to_served"] == sorted(found["seconds_to_served"]) and max(found["seconds_to_served"]) == 7.0
-
-
-def test_a_correction_that_no_served_version_has_does_not_count():
     assert figures.served_after_s(state_of("one", "two", served={1: 4000})) == [3.0]
     assert figures.latency_figures(RunState()) == {"corrections_served": 0}
 

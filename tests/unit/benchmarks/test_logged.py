@@ -101,7 +101,7 @@ def test_open_episodes_last_until_the_end_and_others_are_left_out():
 FAULT = EpisodeEnd(kind="env_error", reward=None, reason="hang")
 
 
-def test_a_hanging_step_is_a_hang_after_its_answer_without_reward():
+def test_a_hanging_step_or_reset_is_a_hang_without_reward():
     one = trajectory(0)
     last = observation(one, 1, 1_000, end=FAULT, queue_ms=50.0, generate_ms=150.0)
     found = build_account(state(observation(one, 0, 100), last), CLOCK, slots=1, workers=1, places=1)
@@ -112,9 +112,6 @@ def test_a_hanging_step_is_a_hang_after_its_answer_without_reward():
     ]
     assert not found.finished
     assert found.requests == [ServedRequest(9.5, 0.5, 2.0)], "who answered before is not in the log of observations"
-
-
-def test_a_reset_that_hangs_shows_as_a_hang():
     log = state(observation(trajectory(0), 0, 1_000, end=FAULT))
     assert build_account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
 

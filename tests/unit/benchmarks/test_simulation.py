@@ -63,23 +63,17 @@ def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
     assert found.staleness_max == 0
 
 
-def test_with_more_rollouts_than_slots_a_batch_comes_in_waves():
+def test_a_batch_comes_in_waves_and_overheads_are_added_to_its_cycle():
     found = utilization_metrics(clockwork("coupled", msgspec.structs.replace(WIDE, slots=8)), 0)
     assert found.env_utilisation == pytest.approx(230 / 340)
-
-
-def test_overheads_are_added_to_each_step_and_each_order():
     found = utilization_metrics(clockwork("coupled", WIDE, Overheads(step_s=1.0, order_s=20.0)), 0)
     assert found.optimizer_steps_per_min == pytest.approx(60 / (20 + 125 + 100 + 10))
 
 
-def test_dart_keeps_every_slot_busy_where_nothing_bounds_it():
+def test_dart_keeps_every_slot_busy_up_to_the_staleness_bound():
     found = utilization_metrics(clockwork("dart", msgspec.structs.replace(WIDE, batch=6)), 2000)
     assert found.env_utilisation == pytest.approx(1.0, abs=0.005)
     assert found.actions_per_min == pytest.approx(16 * 10 * 60 / 115, rel=0.02)
-
-
-def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
     found = utilization_metrics(clockwork("dart", WIDE, optimizer_s=Spread(median=1000.0)), 2000)
     assert found.trainer_utilisation == pytest.approx(1.0, abs=0.02)
     assert found.env_utilisation < 0.4

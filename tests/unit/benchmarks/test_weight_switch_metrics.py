@@ -29,9 +29,6 @@ def test_the_figures_have_the_names_that_others_read():
     assert (found["failed"], found["workers"], found["capacity_min"]) == (0, 2, 0.5)
     assert found["throughput_lost_pct"] == pytest.approx(20.0)
     assert found["of_two_versions"] == 8
-
-
-def test_a_failed_request_is_reported():
     found = switch_metrics(records(failed=3))
     assert (found["failed"], found["requests"]) == (3, 18 + 3)
 

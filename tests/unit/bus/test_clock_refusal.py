@@ -23,12 +23,9 @@ def test_the_brokers_clock_is_what_its_message_says_whatever_its_bound(off_ms: i
     assert (f"{format_duration(abs(off_ms))} {'ahead of' if off_ms > 0 else 'behind'} the broker's") in text
 
 
-def test_a_broker_without_a_bound_of_the_past_has_kafkas_own_of_the_future():
+def test_a_broker_with_another_bound_or_without_words_is_understood():
     accepted = AcceptedTimes.of(said(2 * HOUR_MS, before_ms=2**63 - 1 - NOW_MS))
     assert accepted.broker_ms == NOW_MS
-
-
-def test_a_broker_that_says_nothing_is_an_error_of_the_clock_all_the_same():
     assert "which is not the time of the broker" in str(clock_refused("k:9092", "t", "", NOW_MS))
     assert not is_accepted_now("", NOW_MS)
 
@@ -43,12 +40,6 @@ def test_durations_are_in_words():
     assert {ms: format_duration(ms) for ms in durations} == durations
 
 
-def test_a_record_that_its_topic_would_delete_unread_is_refused():
-    assert clock_ms(actions.TOPIC.shortest_ms) == actions.TOPIC.shortest_ms == 15 * 60_000
-    assert clock_ms(None) == clock_ms(24 * CLOCK_MS) == CLOCK_MS
-    assert clock_bounds(5) == {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "5"}
-
-
 def test_every_topic_declares_its_bound_of_timestamps():
     specs = {spec.name: spec.configs for spec in declare_topics(Bus(prefix="p."))}
     for topic in ALL:
@@ -56,3 +47,6 @@ def test_every_topic_declares_its_bound_of_timestamps():
     letters = [configs for name, configs in specs.items() if name.endswith(DEAD_LETTERS)]
     assert letters
     assert all(clock_bounds(CLOCK_MS).items() <= configs.items() for configs in letters)
+    assert clock_ms(actions.TOPIC.shortest_ms) == actions.TOPIC.shortest_ms == 15 * 60_000
+    assert clock_ms(None) == clock_ms(24 * CLOCK_MS) == CLOCK_MS
+    assert clock_bounds(5) == {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "5"}

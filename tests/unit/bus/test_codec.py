@@ -139,12 +139,9 @@ def test_an_event_of_another_topic_is_a_programming_error():
         encode(OLD, New(name="wall"))
 
 
-def test_headers_of_the_caller_follow_the_codec_s_own():
+def test_headers_of_the_caller_follow_the_codecs_own_with_an_id_for_each():
     record = encode(OLD, Old(name="wall"), [("traceparent", b"00-1")], record_id="r1")
     assert record.key == b"wall"
     assert record.headers == [("schema", b"paint/1"), ("id", b"r1"), ("traceparent", b"00-1")]
-
-
-def test_each_record_gets_an_id_of_its_own():
     ids: set[Any] = {find_header(encode(OLD, Old(name="wall")).headers, "id") for _ in range(3)}
     assert len(ids) == 3

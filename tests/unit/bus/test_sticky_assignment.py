@@ -82,11 +82,8 @@ def test_a_claim_of_an_older_assignment_does_not_count():
     assert assign(4, {"d": PartitionClaim(6, {TOPIC: [0, 2]})} | newer) == {"b": [0, 1], "c": [2], "d": [3]}
 
 
-def test_partitions_that_came_later_go_to_the_members_with_the_fewest():
+def test_later_partitions_go_to_the_fewest_and_topics_to_their_readers():
     assert assign(8, claimed({"a": [0, 1, 2], "b": [3]})) == {"a": [0, 1, 2, 6], "b": [3, 4, 5, 7]}
-
-
-def test_a_topic_is_shared_among_its_readers_only():
     members = {"a": Subscriber(["x", "y"], PartitionClaim()), "b": Subscriber(["y"], PartitionClaim())}
     assert assign_partitions({"x": [0, 1], "y": [0, 1], "z": [0]}, members) == {
         "a": {"x": [0, 1], "y": [1]},

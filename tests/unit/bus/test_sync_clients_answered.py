@@ -26,16 +26,10 @@ def failing(times: int, error: Exception):
     return ask
 
 
-def test_it_is_asked_again_until_it_says():
+def test_it_is_asked_again_up_to_the_bound_if_a_retry_can_mend_it():
     assert ask_until_answered(failing(3, MetadataEmptyBrokerList()), Bus(wait_s=60.0)) == "there"
-
-
-def test_after_the_bound_it_is_not_available():
     with pytest.raises(ServiceUnavailable, match="MetadataEmptyBrokerList"):
         ask_until_answered(failing(1_000_000, MetadataEmptyBrokerList()), Bus(wait_s=0.1))
-
-
-def test_what_a_retry_cannot_mend_is_raised_at_once():
     with pytest.raises(TopicAuthorizationFailedError):
         ask_until_answered(failing(1, TopicAuthorizationFailedError()), Bus(wait_s=5.0))
 

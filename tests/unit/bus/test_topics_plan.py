@@ -56,10 +56,14 @@ def test_the_plan_says_what_is_and_what_will_be():
     ]
 
 
-def test_taking_partitions_away_is_refused_and_the_reason_names_the_topic():
+def test_fewer_partitions_and_other_replicas_are_refused_with_the_way_out():
     wanted, actual = TopicSpec(name="t", partitions=2), TopicSpec(name="t", partitions=5)
     with pytest.raises(TopicsRefused, match="t has 5, declared 2"):
         refuse_impossible(plan([wanted], {"t": actual}))
+    changes = plan([TopicSpec(name="t", replicas=3)], {"t": TopicSpec(name="t", replicas=1)})
+    with pytest.raises(TopicsRefused, match=r"t has 1, declared 3\)\. Move them with `dart-streams topics move`"):
+        refuse_impossible(changes)
+    assert plan([TopicSpec(name="t")], {"t": TopicSpec(name="t", replicas=3)}) == [], "the broker's default is any"
 
 
 def test_every_topic_is_declared_under_the_prefix_with_its_dead_letters():
@@ -124,13 +128,6 @@ def test_shared_topics_keep_the_partitions_they_have_grown():
     actual = {"a": TopicSpec(name="a", partitions=8), "b": TopicSpec(name="b", partitions=4)}
     assert plan(wanted, actual) == []
     assert list_grown(wanted, actual) == ["a keeps its 8 partitions; 4 are declared"]
-
-
-def test_other_replicas_are_refused_with_the_tool_that_moves_them():
-    changes = plan([TopicSpec(name="t", replicas=3)], {"t": TopicSpec(name="t", replicas=1)})
-    with pytest.raises(TopicsRefused, match=r"t has 1, declared 3\)\. Move them with `dart-streams topics move`"):
-        refuse_impossible(changes)
-    assert plan([TopicSpec(name="t")], {"t": TopicSpec(name="t", replicas=3)}) == [], "the broker's default is any"
 
 
 def test_topics_that_stay_without_a_leader_are_no_refusal_of_the_broker():

@@ -55,12 +55,9 @@ def test_a_new_owner_has_a_number_of_its_own_above_all_others(records):
     assert min(chosen) > max((parse_key(key).incarnation for key, _ in records), default=0)
 
 
-def test_the_highest_claim_counts_wherever_it_is():
+def test_the_highest_claim_counts_and_former_owners_are_superseded():
     view = view_of([(0, (claim_key(0, 5), b"a")), (1, (claim_key(0, 3), b"b"))])
     assert (view.claimed, view.claimed_at) == (5, 0)
-
-
-def test_records_of_former_owners_are_superseded():
     keys = [b"0/entry/0", entry_key(0, 3, 0), snapshot_key(0, 4), entry_key(0, 5, 0), claim_key(0, 5)]
     view = view_of((offset, (key, b"x")) for offset, key in enumerate(keys))
     assert view.superseded(4) == keys[:2]

@@ -103,11 +103,14 @@ def test_a_judgement_of_stale_tokens_only_ends_their_imitation():
     assert reader.state.counts.stale == 1
 
 
-def test_with_the_evaluators_reward_only_corrections_train():
+def test_judgements_beside_the_evaluators_reward_and_notes_train_nothing():
     reader = Reader(reward="environment")
     reader.read(ended())
     assert reader.read(said(0, judgement="good")) == []
     assert len(reader.read(said(1, step=0, action=CLICK))) == 1
+    reader = Reader()
+    assert reader.read(said(kind="note", note="cut", trajectory_id="")) == []
+    assert reader.state.counts.notes == 1
 
 
 def test_feedback_on_an_episode_under_way_waits_for_its_end():
@@ -130,10 +133,6 @@ def test_waiting_feedback_is_bounded_and_forgotten_ones_are_counted(monkeypatch)
     groups = [[group.feedback for group in reader.read(ended(name))] for name in ("lost", "part", "kept")]
     assert groups == [[], [["f2"]], [["f3"]]]
     assert reader.state.counts.agreed == 1
-
-
-def test_feedback_on_one_unknown_trajectory_is_bounded(monkeypatch):
-    monkeypatch.setattr(feedback, "MOST_WAITING", 3)
     reader = Reader()
     for number in range(9):
         reader.read(said(number, judgement="good"))
@@ -159,12 +158,6 @@ def test_feedback_that_can_not_be_trained_on_is_refused(event: Feedback, reason:
     reader.read(ended("held-out", purpose="eval"))
     with pytest.raises(InvalidEvent, match=reason):
         reader.read(event)
-
-
-def test_notes_train_nothing():
-    reader = Reader()
-    assert reader.read(said(kind="note", note="cut", trajectory_id="")) == []
-    assert reader.state.counts.notes == 1
 
 
 def agent_of(tables: dict[str, Any]) -> list[Agent]:

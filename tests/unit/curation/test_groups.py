@@ -90,13 +90,10 @@ def test_an_all_failed_group_takes_one_success_from_the_pool():
     assert agent.state.counts.injected == 1
 
 
-def test_without_the_pool_an_all_failed_group_is_dropped():
+def test_the_pool_is_for_all_failed_groups_and_only_where_it_is_enabled():
     agent = Groups(pool={"enabled": False})
     agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown")
     assert agent.see_all(0.0, 0.0, 0.0, 0.0) is None
-
-
-def test_a_group_with_a_success_takes_none_from_the_pool():
     agent = Groups()
     agent.see_all(1.0, 0.0, number=0)
     group = agent.see_all(1.0, 0.0, 0.0, 0.0, number=1)
@@ -146,12 +143,15 @@ def test_an_order_given_up_after_its_last_fault_is_not_waited_for():
     assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0"]
 
 
-def test_a_group_without_any_reward_is_dropped():
+def test_evaluations_and_a_group_without_any_reward_make_no_group():
     agent = Groups()
     for attempt in range(2):
         assert agent.see(0, None, 1, attempt=attempt, outcome="env_error") is None
     assert agent.state.counts.empty == 1
     assert not agent.state.groups
+    agent = Groups()
+    assert agent.see(0, 1.0, 1, purpose="eval", order_id="eval-1") is None
+    assert agent.state == groups.GroupsState()
 
 
 def test_a_second_finish_is_ignored_also_after_its_group_has_closed():
@@ -218,12 +218,6 @@ def test_a_group_far_behind_the_newest_is_given_up():
     assert list(agent.state.groups) == [LIMITS.horizon]
 
 
-def test_evaluations_make_no_group():
-    agent = Groups()
-    assert agent.see(0, 1.0, 1, purpose="eval", order_id="eval-1") is None
-    assert agent.state == groups.GroupsState()
-
-
 def test_without_credit_of_steps_the_event_is_as_it_was():
     agent = Groups()
     agent.see(0, 1.0, 2)
@@ -251,7 +245,7 @@ def test_an_oversized_group_is_dropped_and_counted():
     assert coupled.see_all(1.0, *[0.0] * 15, **long).members == []
 
 
-def test_recorded_steps_are_neither_selected_nor_counted():
+def test_recorded_steps_are_neither_counted_nor_selected_by_any_rule():
     """Of entropies 0.1 to 0.6, without those of recorded steps, the 0.5 quantile is 0.45."""
     agent = Groups(entropy={"keep": 0.5})
     agent.see(0, 1.0, 2, steps=4, step_entropies=[0.9, 0.1, 0.8, 0.5], guided=True, recorded_steps=[0, 2])
@@ -259,9 +253,6 @@ def test_recorded_steps_are_neither_selected_nor_counted():
     assert [member.selected for member in group.members] == [[3], [1]]
     assert group.mean == 0.5, "two steps each"
     assert group.members[0].advantage == pytest.approx(0.5 / (1 / 3) ** 0.5, abs=1e-5)
-
-
-def test_a_rule_can_not_select_a_recorded_step():
     agent = Groups()
     agent.rules = agent.rules._replace(select_steps=lambda memories, rollouts: [[0, 1] for _ in rollouts])
     agent.see(0, 1.0, 2, guided=True, recorded_steps=[0])

@@ -162,7 +162,7 @@ def test_nothing_stored_of_a_partition_is_the_empty_state():
         assert (restored.state, restored.sequence, restored.last) == (agent.state(), 0, [])
 
 
-def test_a_missing_batch_is_noticed():
+def test_a_missing_batch_and_another_state_are_noticed():
     agent = CIRCLE.agents["difficulty"]
     owner, reads = Owner(agent), inputs_of(agent)
     for read in reads[:3]:
@@ -170,6 +170,11 @@ def test_a_missing_batch_is_noticed():
     del owner.stored[entry_key(0, 1, 1)]
     with pytest.raises(JournalGap, match="difficulty: the journal of partition 0 has no batch 2"):
         restore(agent, owner.stored, 0)
+    owner, reads = Owner(agent), inputs_of(agent)
+    for read in reads[:3]:
+        owner.batch([read])
+    owner.stored[entry_key(0, 1, 1)] = encode(Entry(2, "another", [reads[1]]))
+    assert restore(agent, owner.stored, 0).diverged == 2
 
 
 MEMORIES = msgspec.msgpack.encode({"memories": {"x": [[]] * 2**21}})
@@ -181,15 +186,6 @@ def test_a_snapshot_that_is_damaged_or_expands_too_far_is_noticed(state):
     stored = {claim_key(0, 1): encode(Claim("c")), snapshot_key(0, 1): encode(Snapshot(1, state))}
     with pytest.raises(JournalGap, match=r"difficulty: a snapshot (is|has memories above)"):
         restore(agent, stored, 0)
-
-
-def test_a_journal_that_gives_another_state_is_noticed():
-    agent = CIRCLE.agents["difficulty"]
-    owner, reads = Owner(agent), inputs_of(agent)
-    for read in reads[:3]:
-        owner.batch([read])
-    owner.stored[entry_key(0, 1, 1)] = encode(Entry(2, "another", [reads[1]]))
-    assert restore(agent, owner.stored, 0).diverged == 2
 
 
 def test_the_digest_covers_every_decision_whole():

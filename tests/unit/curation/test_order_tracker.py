@@ -33,12 +33,17 @@ def test_the_backlog_follows_the_slots_and_the_horizon_is_far_beyond_it():
     assert order_tracker.Limits.of(parse({"env": {"workers": 10, "slots": 100}})).horizon >= 4 * 2000
 
 
-def test_a_sample_ends_once():
+def test_a_sample_ends_once_and_a_closed_group_is_not_opened_again():
     tracker = order_tracker.OrderTracker()
     tracker.open_up_to(0, 2, 256)
     assert tracker.finish(order_tracker.OrderKey(0, 1, 0), "success", 3) == "rewarded"
     for place in ((0, 1), (0, 2), (1, 0)):
         assert tracker.finish(order_tracker.OrderKey(*place, 0), "failure", 3) == "repeated"
+    tracker = order_tracker.OrderTracker()
+    tracker.open_up_to(5, 1, 256)
+    tracker.finish(order_tracker.OrderKey(5, 0, 0), "success", 3)
+    tracker.open_up_to(5, 1, 256)
+    assert tracker.open == {}
 
 
 def test_the_attempts_before_the_last_fault_are_over():
@@ -56,14 +61,6 @@ def test_a_number_that_dispatch_has_not_given_out_abandons_no_open_group():
     with pytest.raises(InvalidEvent, match="dispatch has not given it out"):
         tracker.admit(order_tracker.OrderKey(257, 0, 0), 1, "success", 256)
     assert list(tracker.open) == [0]
-
-
-def test_a_closed_group_is_not_opened_again():
-    tracker = order_tracker.OrderTracker()
-    tracker.open_up_to(5, 1, 256)
-    tracker.finish(order_tracker.OrderKey(5, 0, 0), "success", 3)
-    tracker.open_up_to(5, 1, 256)
-    assert tracker.open == {}
 
 
 @given(st.lists(st.integers(0, 5000), max_size=300), st.integers(1, 64))

@@ -15,20 +15,14 @@ def filled(names, size, demonstration=False):
     return [one.order_id.removeprefix("o") for one in stored]
 
 
-def test_only_online_successes_replace_the_oldest_of_a_full_pool():
+def test_only_online_successes_replace_the_oldest_and_none_is_there_twice():
     assert filled("abcdef", 4) == list("cdef")
     assert filled("abcdef", 4, demonstration=True) == list("abcd")
-
-
-def test_an_online_success_replaces_the_oldest_demonstration():
     stored = []
     for name in "ab":
         add_to_pool(stored, success(name), 2, demonstration=True)
     add_to_pool(stored, success("c"), 2, demonstration=False)
     assert [one.order_id for one in stored] == ["ob", "oc"]
-
-
-def test_a_second_finish_of_an_order_is_not_stored_again():
     assert filled("aab", 4) == ["a", "b"]
 
 

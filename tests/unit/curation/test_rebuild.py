@@ -92,13 +92,10 @@ def test_a_batch_on_a_state_unknown_to_the_log_is_left_out():
     assert rebuild(agent, entries[:-3], CIRCLE.inputs, 0, [stray]).state == known.state
 
 
-def test_other_settings_than_when_it_was_logged_are_noticed():
+def test_other_settings_and_an_input_that_is_gone_are_noticed():
     other = SimulatedCircle(parse({"curation": {"budget": {"dynamic": False}}}), task_set(5), Odds()).agents["budget"]
     found = rebuild(other, CIRCLE.entries["budget"], CIRCLE.inputs, last=1)
     assert found.diverged == ("task-difficulty", 0, 0)
-
-
-def test_an_input_that_the_topics_no_longer_hold_is_an_error_that_names_it():
     inputs = {place: read for place, read in CIRCLE.inputs.items() if place != ("trajectories", 0, 7)}
     with pytest.raises(MissingInputs, match=r"groups agent .* trajectories\[0\] no longer holds record 7"):
         rebuild(CIRCLE.agents["groups"], CIRCLE.entries["groups"], inputs, last=1)

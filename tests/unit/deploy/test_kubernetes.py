@@ -70,9 +70,6 @@ def test_the_processes_are_those_of_compose_with_the_same_commands():
     assert ours == {name: command(service["command"]) for name, service in compose_services().items()}
     images = {name: container(workload)["image"] for name, workload in WORKLOADS.items()}
     assert images == {name: service["image"].split(":")[0] for name, service in compose_services().items()}
-
-
-def test_the_side_of_a_workload_is_its_image():
     for workload in WORKLOADS.values():
         assert container(workload)["image"] == f"dart-streams/{workload['metadata']['labels']['dart-streams/side']}"
 

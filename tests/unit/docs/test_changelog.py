@@ -13,10 +13,6 @@ ENTRIES = re.findall(r"^- .+(?:\n {2}\S.*)*", TEXT, re.MULTILINE)
 """The items of the lists, each with its continuation lines."""
 
 
-def test_there_are_entries_to_check():
-    assert len(ENTRIES) > 100
-
-
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[2:40])
 def test_an_entry_has_at_most_240_characters(entry: str):
     assert len(" ".join(entry.split())) <= MAX_CHARS
@@ -29,8 +25,9 @@ def test_unreleased_comes_first_and_then_the_version_of_the_package():
     assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", headings[1])
 
 
-def test_releases_are_in_falling_order():
+def test_there_are_entries_and_releases_are_in_falling_order():
     numbers = re.findall(r"^## (\d+)\.(\d+)\.(\d+) - ", TEXT, re.MULTILINE)
     assert [tuple(map(int, number)) for number in numbers] == sorted(
         (tuple(map(int, n)) for n in numbers), reverse=True
     )
+    assert len(ENTRIES) > 100

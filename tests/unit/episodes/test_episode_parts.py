@@ -48,10 +48,6 @@ def test_a_trajectory_id_is_a_uuid_of_version_7_that_starts_with_its_time(at_ms,
     assert (identity.version, identity.variant, identity.int >> 80) == (7, uuid.RFC_4122, at_ms)
 
 
-def test_trajectory_ids_sort_by_time():
-    assert new_trajectory_id(1_000, b"\xff" * 10) < new_trajectory_id(1_001, b"\x00" * 10)
-
-
 def test_slot_times_add_up_to_the_moment_of_asking():
     now = [100.0]
     times = SlotTimes(2, clock=lambda: now[0])

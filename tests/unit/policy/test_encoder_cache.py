@@ -21,9 +21,6 @@ def test_memory_bounds_the_cache_but_a_prompt_always_fits():
     config = load(UI_TARS)
     assert encoder_capacity(config, IMAGE, 4 * 3584 * 2) == MOST_BYTES // (4 * 3584 * 2)
     assert encoder_capacity(config, IMAGE, MOST_BYTES) == batched_tokens(config) >= 5 * IMAGE
-
-
-def test_a_small_deployment_has_vllms_least():
     assert encoder_capacity(parse({"rollout": {"max_in_flight": 1}}), 48, 512) == 8192
 
 

@@ -80,19 +80,16 @@ def test_connections_that_ask_nothing_take_no_threads_and_stop_no_probe(pod: dic
         assert address in listening
 
 
-def test_without_the_variable_nothing_listens():
+def test_without_the_variable_nothing_listens_and_a_taken_port_is_named():
     with answering_probes(ProcessHealth(60.0), {}) as port:
         assert port is None
+    with answering_probes(ProcessHealth(60.0), {PORT: "0"}) as port:
+        taken = answering_probes(ProcessHealth(60.0), {PORT: str(port)})
+        with pytest.raises(ServiceUnavailable, match="give each process of a machine its own"), taken:
+            pass
 
 
 @pytest.mark.parametrize("text", ["eighty", "-1", "65536", "80.5"])
 def test_a_value_that_is_no_port_is_refused(text: str):
     with pytest.raises(ConfigError, match=PORT):
         health_port({PORT: text})
-
-
-def test_a_port_that_is_taken_is_refused_with_advice():
-    with answering_probes(ProcessHealth(60.0), {PORT: "0"}) as port:
-        taken = answering_probes(ProcessHealth(60.0), {PORT: str(port)})
-        with pytest.raises(ServiceUnavailable, match="give each process of a machine its own"), taken:
-            pass

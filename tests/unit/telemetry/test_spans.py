@@ -339,7 +339,7 @@ def test_the_trainer_joins_the_trace_of_each_sampled_trajectory(tracing: Start, 
         assert one.start_time == step.started_ns
 
 
-def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_file_gives_way_and_an_unwritable_folder_fails_no_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines, "MAX_FILES", 3)
     monkeypatch.setattr(lines, "MAX_BYTES", 1)
     exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0")
@@ -348,9 +348,6 @@ def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: 
         assert exporter.export([span]) is SpanExportResult.SUCCESS
     found = {path.name: json.loads(path.read_text())["name"] for path in tmp_path.iterdir()}
     assert found == {"env-0.jsonl": "span 5", "env-0.1.jsonl": "span 4", "env-0.2.jsonl": "span 3"}
-
-
-def test_a_folder_that_cannot_be_written_fails_no_one(tmp_path: Path):
     (tmp_path / "file").write_text("")
     exporter = LineSpanExporter(tmp_path / "file" / "env-0.jsonl", "env-0")
     assert exporter.export([ended()]) is SpanExportResult.FAILURE

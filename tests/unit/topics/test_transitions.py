@@ -118,8 +118,9 @@ def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
     assert classify_announcement(2, 5, weight_version(version, epoch=epoch)) == expected
 
 
-def test_the_first_record_is_published():
+def test_the_first_record_is_published_and_only_older_trainers_are_fenced():
     assert classify_announcement(-1, -1, weight_version(0, epoch=0)) == "published"
+    assert [transitions.is_fenced(epoch, 2) for epoch in (1, 2, 3)] == [True, False, False]
 
 
 @given(st.lists(RECORDS, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4))
@@ -153,11 +154,8 @@ def test_the_newest_version_is_the_highest_of_unfenced_trainers(records, epoch, 
     assert (state.epoch, state.newest) == (epoch, weight_version(newest[0], epoch=newest[1]))
 
 
-def test_weights_of_another_model_change_nothing():
+def test_weights_of_another_model_change_nothing_but_a_repeat_the_groups():
     assert state_after(weight_version(5, epoch=3, model_id="other")) == WeightState(model_id="tiny")
-
-
-def test_a_repeated_announcement_updates_the_groups_consumed():
     state = state_after(weight_version(1), weight_version(1, groups_consumed=5))
     assert state.newest == weight_version(1, groups_consumed=5)
 
@@ -187,7 +185,3 @@ def test_an_epochs_records_have_one_result_in_any_order(records, data):
     shuffled = sorted(data.draw(st.permutations(records)), key=lambda record: record.epoch)
     in_order, other = state_after(*records), state_after(*shuffled)
     assert (in_order.epoch, in_order.version) == (other.epoch, other.version)
-
-
-def test_only_a_trainer_older_than_the_newest_is_fenced():
-    assert [transitions.is_fenced(epoch, 2) for epoch in (1, 2, 3)] == [True, False, False]

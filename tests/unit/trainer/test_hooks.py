@@ -48,12 +48,9 @@ def test_without_a_recipe_nothing_joins_a_step():
     assert bound.replay({}, [], StepStart(1, 0)) == bound.supervised_phase({}, StepStart(1, 0)) == []
 
 
-def test_a_recipes_loss_replaces_the_objective(install):
+def test_one_recipes_loss_replaces_the_objective_and_two_are_refused(install):
     install("own_loss", 3, LOSS)
     assert bind_training(parse({"recipe": "own_loss"})).loss(5) == (5, {})
-
-
-def test_two_recipes_with_a_loss_are_refused_with_both_names(install):
     install("first_loss", 3, LOSS)
     install("second_loss", 4, LOSS)
     with pytest.raises(ConfigError, match="'first_loss' and 'second_loss' both bring the rule loss"):

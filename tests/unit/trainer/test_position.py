@@ -107,16 +107,13 @@ def test_staleness_is_that_of_the_oldest_online_member() -> None:
     assert group_staleness(group(("pool", 0)), 5) == 0, "the pool is stale by design"
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
+def test_a_topic_made_anew_by_its_id_or_end_is_read_from_its_beginning() -> None:
     position = Position(topic_id="first").after(0, 4, "a")
     found = position.resumed("second", {0: 0}, {0: 9})
     assert (found.offsets, found.topic_id, found.groups_consumed) == ({}, "second", 1)
     assert found.contains("a")
     assert position.resumed("first", {0: 0}, {0: 9}) == position
     assert position.resumed("", {0: 0}, {0: 9}) == position, "a broker that knows no ids"
-
-
-def test_an_offset_beyond_the_end_means_a_recreated_topic() -> None:
     position = Position().after(0, 4, "a").after(1, 1, "b")
     assert position.resumed("", {0: 0, 1: 0}, {0: 4, 1: 2}).offsets == {}
     assert position.resumed("", {0: 0, 1: 0}, {0: 5, 1: 2}) == position

@@ -45,9 +45,11 @@ def test_steps_that_extend_each_other_are_one_row_without_mask():
     assert [row.samples for row in build(MASKED, steps)] == [[steps[2]], [steps[1]], [steps[0]]]
 
 
-def test_a_step_that_was_not_selected_is_context_only():
+def test_a_step_left_out_is_context_and_a_new_window_starts_a_row():
     (row,) = build(ALL, [step_sample("a", step, ANSWERS) for step in (0, 2)])
     assert [item.step for item in row.samples] == [0, 2]
+    steps = [step_sample("a", step, ANSWERS, first=step // 2 * 2) for step in range(3)]
+    assert [[item.step for item in row.samples] for row in build(ALL, steps)] == [[0, 1], [2]]
 
 
 def test_an_answer_that_later_prompts_repeat_in_other_tokens_is_a_branch():
@@ -70,11 +72,6 @@ def test_equal_tokens_with_another_screen_are_another_prompt():
     other = [*samples[1].images[:-2], screen("other"), samples[1].images[-1]]
     moved = TrainingSample(prompt=samples[1].prompt, answer=[5], images=other, trajectory_id="a", step=1)
     assert len(build(ALL, [samples[0], moved])) == 2
-
-
-def test_a_window_that_dropped_screenshots_starts_a_row():
-    steps = [step_sample("a", step, ANSWERS, first=step // 2 * 2) for step in range(3)]
-    assert [[item.step for item in row.samples] for row in build(ALL, steps)] == [[0, 1], [2]]
 
 
 def test_answers_to_an_equal_prompt_share_a_row_of_their_own():

@@ -41,13 +41,12 @@ def test_each_answer_is_imitated_once_an_epoch(steps, batch, epochs, policy):
     assert planned == list(plan_batches(entries(*steps), settings, policy))
 
 
-def test_epochs_have_other_orders():
+def test_epochs_have_other_orders_and_steps_repeat_or_cut_the_data():
     planned = list(plan_batches(entries(*[1] * 12), Sft(batch=12, epochs=2), Policy()))
     assert [one.trajectory_id for one in planned[0]] != [one.trajectory_id for one in planned[1]]
-
-
-def test_a_number_of_steps_repeats_or_cuts_the_data():
     assert [len(list(plan_batches(entries(2, 2), Sft(batch=2, steps=steps), Policy()))) for steps in (1, 5)] == [1, 5]
+    with pytest.raises(ValueError, match="set one of them"):
+        Sft(steps=3, epochs=2)
 
 
 @given(st.integers(1, 60), st.sampled_from([0.0, 0.05, 0.5]))
@@ -58,8 +57,3 @@ def test_held_out_trajectories_are_apart_and_depend_on_ids_only(count, share):
     assert bool(heldout) == (share > 0 and count > 1)
     again = split_heldout(list(reversed(entries(*[1] * count))), share)
     assert again == (trained, heldout)
-
-
-def test_steps_and_epochs_are_not_both_given():
-    with pytest.raises(ValueError, match="set one of them"):
-        Sft(steps=3, epochs=2)

@@ -72,6 +72,9 @@ def test_every_error_of_every_file_is_reported_at_once(file, tmp_path):
         f"no configuration file {tmp_path / 'lost.toml'}",
     ]
     assert f"{DEMO}: ok" in done.stderr
+    file.write_text("[env]\nslot = 3\nworkers = 'many'\n")
+    with pytest.raises(Exception, match=r"c\.toml:\n  unknown key 'env\.slot'.*\n  env\.workers: Expected"):
+        load(file)
 
 
 def test_what_goes_wrong_between_keys_is_reported_when_the_keys_are_right(file):
@@ -98,12 +101,6 @@ def test_files_without_errors_are_ok_and_exit_with_0(file):
     shipped = sorted((ROOT / "deploy/config").rglob("*.toml"))
     done = invoke("config", "check", file, *shipped)
     assert (done.exit_code, done.stdout) == (0, "")
-
-
-def test_loading_reports_all_errors_too(file):
-    file.write_text("[env]\nslot = 3\nworkers = 'many'\n")
-    with pytest.raises(Exception, match=r"c\.toml:\n  unknown key 'env\.slot'.*\n  env\.workers: Expected"):
-        load(file)
 
 
 def test_an_unknown_backend_and_a_missing_model_folder_are_errors(file, tmp_path):

@@ -164,14 +164,11 @@ def test_rows_that_lack_a_step_are_refused(episode, policy):
             episode_of(gap)
 
 
-def test_invalid_rows_are_refused_with_the_reason():
+def test_invalid_rows_and_an_image_that_is_none_are_refused():
     with pytest.raises(InvalidRow, match="no row"):
         episode_of([])
     with pytest.raises(InvalidRow, match="missing required field"):
         episode_of([{"trajectory_id": "t"}])
-
-
-def test_an_image_that_is_none_is_refused():
     with pytest.raises(InvalidRow, match="can't be read"):
         add_image(b"no image", {})
 

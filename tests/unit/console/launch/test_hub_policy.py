@@ -48,13 +48,10 @@ def test_a_model_of_the_hub_is_fetched_and_named_by_its_commit(program):
     assert (program.parent / "arguments").read_text().splitlines() == [f"policy fetch {REPO} --json"] * 3
 
 
-def test_a_folder_stays_a_folder(program, tmp_path):
+def test_a_folder_or_a_model_that_no_process_loads_is_not_fetched(program, tmp_path):
     (tmp_path / "config.json").touch()
     assert run_start.with_model(None, configured(str(tmp_path))).policy.path == str(tmp_path)
     assert not (tmp_path / "arguments").exists()
-
-
-def test_a_model_that_no_process_loads_is_not_fetched(program, tmp_path):
     config = configured(REPO, rollout=Rollout(engine="scripted"))
     assert run_start.with_model(None, config) == config
     assert not (tmp_path / "arguments").exists()

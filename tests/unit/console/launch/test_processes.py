@@ -31,12 +31,9 @@ def test_a_tracker_ends_last_and_the_run_goes_on_without_it(program):
     assert spec.command[:3] == (str(program), "worker", "tracker")
 
 
-def test_without_a_tracker_the_data_environment_is_not_needed(program):
+def test_only_a_tracker_needs_the_data_environment(program):
     run = processes_of(configured(), FILE, Programs(program, program, Path("missing")))
     assert run.tracker == ()
-
-
-def test_a_tracker_without_its_environment_is_refused_at_the_start(program):
     with pytest.raises(UserError, match=r"tracker\.tool 'wandb' needs: run `make data`"):
         processes_of(configured("wandb"), FILE, Programs(program, program, Path("missing")))
 

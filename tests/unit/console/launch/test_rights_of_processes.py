@@ -31,9 +31,6 @@ def names(kind: str, operation: str, config: Config = CONFIG) -> set[str]:
 def test_an_environment_worker_writes_nothing_that_is_trained_on():
     assert names("env", "Write") == {"x.observations", "x.action-requests", "x.rollout-orders.dlq", "x.actions.dlq"}
     assert names("env", "Read") == {"x.rollout-orders", "x.actions"}
-
-
-def test_an_environment_worker_reads_take_overs_of_a_run_with_feedback():
     config = msgspec.structs.replace(CONFIG, feedback=FeedbackRules(enabled=True))
     assert names("env", "Read", config) == {"x.rollout-orders", "x.actions", "x.feedback"}
     assert "x.feedback" not in names("env", "Write", config)

@@ -54,12 +54,9 @@ def test_the_older_kind_of_control_groups_is_read_too(tmp_path: Path):
     assert memory.limits_mb(groups, own) == [(60, f"the control group {folder}")]
 
 
-def test_what_fits_is_not_refused():
+def test_what_can_not_fit_is_refused_with_the_amounts():
     memory.refuse_too_little([KAFKA])
     memory.refuse_too_little([])
-
-
-def test_a_heap_that_cannot_fit_is_refused_with_the_amounts():
     huge = Cassandra(Store(port=1), Services(cassandra_heap_mb=10_000_000))
     with pytest.raises(ServiceUnavailable) as refused:
         memory.refuse_too_little([KAFKA, huge])
@@ -69,11 +66,15 @@ def test_a_heap_that_cannot_fit_is_refused_with_the_amounts():
     assert "lower the heaps" in text
 
 
-def test_a_service_that_is_killed_while_it_starts_is_reported(tmp_path: Path):
+def test_only_a_killed_service_is_blamed_on_memory(tmp_path: Path):
     home = Home(tmp_path / "kafka")
     process = home.spawn([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
     with pytest.raises(ServiceUnavailable, match=r"ended while it started, probably for lack of memory.*kafka_heap_mb"):
         local.wait_until_ready(KAFKA, home, process, 120)
+    process = home.spawn([sys.executable, "-c", "raise SystemExit('no such property')"])
+    with pytest.raises(ServiceUnavailable) as refused:
+        local.wait_until_ready(KAFKA, home, process, 120)
+    assert "memory" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,3 @@ def test_a_jvm_without_memory_is_known_by_its_own_words(said: str, message: str)
     found = memory.memory_advice(said, killed=False, service=KAFKA)
     assert message in found
     assert bool(found) == bool(message)
-
-
-def test_another_death_is_not_blamed_on_memory(tmp_path: Path):
-    home = Home(tmp_path / "kafka")
-    process = home.spawn([sys.executable, "-c", "raise SystemExit('no such property')"])
-    with pytest.raises(ServiceUnavailable) as refused:
-        local.wait_until_ready(KAFKA, home, process, 120)
-    assert "memory" not in str(refused.value)

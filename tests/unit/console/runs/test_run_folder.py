@@ -101,16 +101,13 @@ def test_new_ids_are_unlike_and_can_name_topics():
     assert all(set(each) <= folder.ID_CHARACTERS for each in ids)
 
 
-def test_the_journal_keeps_phases_in_order(made):
+def test_the_journal_keeps_phases_in_order_or_fails_with_advice(made):
     assert made.journal() == PhaseLog()
     journal = PhaseLog().begin("start", 1).end(5).begin("circle", 6)
     made.write_journal(journal)
     assert made.journal().phases == (RunPhase("start", 1, 5), RunPhase("circle", 6))
     assert made.journal().phase("circle") == RunPhase("circle", 6)
     assert made.journal().phase("after") is None
-
-
-def test_a_journal_that_cannot_be_written_fails_with_advice(made):
     made.journal_file.with_suffix(".new").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"No space left on device.*make room.*`dart-streams run --resume one --state"):
         made.write_journal(PhaseLog())
@@ -190,9 +187,6 @@ def test_deaths_are_counted_by_reason_with_the_newest_line():
         ("env-0", "exit code 139", 2, 2, 300, 12),
         ("env-0", "killed by SIGKILL", 1, 0, 0, 13),
     ]
-
-
-def test_restarts_are_unknown_in_a_journal_of_before():
     old = b'{"deaths":[{"process":"env-0","reason":"exit code 1","times":3,"last_line":"","at_ms":1}]}'
     assert msgspec.json.decode(old, type=PhaseLog).deaths[0].restarts is None
 

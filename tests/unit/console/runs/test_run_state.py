@@ -90,16 +90,13 @@ def test_env_faults_are_counted_by_task_and_host():
     assert state.env_fault_kinds.most(9) == {"no X server": 1, "set aside on this host": 1}
 
 
-def test_an_order_is_lost_if_its_first_finish_says_so():
-    ends = [("a", "lost"), ("a", "success"), ("b", "success"), ("b", "lost"), ("c", "lost")]
-    assert fold(*(finish(name, f"t{n}", outcome, None) for n, (name, outcome) in enumerate(ends))).lost == 2
-
-
-def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
+def test_an_order_is_unfinished_until_it_ends_and_lost_by_its_first_finish():
     progress = fold(rollout_order("a"), rollout_order("b", purpose="eval"))
     assert [o.order_id for o in open_orders.unfinished_orders(progress, "train")] == ["a"]
     fold(finish("a"), progress=progress)
     assert [o.order_id for o in open_orders.unfinished_orders(progress)] == ["b"]
+    ends = [("a", "lost"), ("a", "success"), ("b", "success"), ("b", "lost"), ("c", "lost")]
+    assert fold(*(finish(name, f"t{n}", outcome, None) for n, (name, outcome) in enumerate(ends))).lost == 2
 
 
 def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
@@ -146,15 +143,13 @@ def step(number, epoch, group):
     return events.trained_step(number, epoch=epoch, group_ids=[group], at_ms=START, imitated=[f"imitated by {epoch}"])
 
 
-def test_steps_of_a_fenced_trainer_do_not_count():
+def test_steps_and_versions_of_a_fenced_trainer_do_not_count():
     made = [(3, 1, "a"), (4, 1, "b"), (4, 2, "c"), (4, 1, "b"), (5, 1, "d"), (4, 2, "c")]
     progress = fold(*(step(*one) for one in made))
     assert {number: known.epoch for number, known in progress.trained.items()} == {3: 1, 4: 2}
     assert {group: steps for group, steps in progress.trained_with.items() if steps} == {"a": [3], "c": [4]}
     assert progress.imitated_by == {"imitated by 1": [3], "imitated by 2": [4]}
 
-
-def test_versions_of_a_fenced_trainer_do_not_count():
     def of(number, epoch, model_id="m"):
         return events.weight_version(number, model_id=model_id, epoch=epoch)
 
@@ -289,10 +284,13 @@ def test_a_stall_names_the_writer_that_has_input():
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
 
 
-def test_a_writer_without_input_waits_for_it():
+def test_a_writer_without_input_waits_for_it_as_times_of_records_hint():
     progress = fold(events.weight_version(0))
     [stall] = stalls_of("weights", progress, {}, 40.0)
     assert explain_stall(stall) == "no newer input for trainer on curated"
+    progress = fold(seen("t", 0), progress=fold(rollout_order("a"), at_ms=START + 50_000), at_ms=START + 10_000)
+    [stall] = stalls_of("observations", progress, {}, 40.0)
+    assert (stall.silent_s, stall.waiting) == (40.0, False)
 
 
 def test_a_wrong_clock_neither_causes_nor_hides_a_stall():
@@ -301,12 +299,6 @@ def test_a_wrong_clock_neither_causes_nor_hides_a_stall():
         assert stalls_of("observations", progress, {"rollout-orders": 59.0, "observations": 59.0}, 60.0) == []
         [stall] = stalls_of("observations", progress, {"rollout-orders": 59.0, "observations": 5.0}, 60.0)
         assert (stall.silent_s, stall.waiting) == (55.0, False)
-
-
-def test_times_of_earlier_records_hint_at_the_waiting_writer():
-    progress = fold(seen("t", 0), progress=fold(rollout_order("a"), at_ms=START + 50_000), at_ms=START + 10_000)
-    [stall] = stalls_of("observations", progress, {}, 40.0)
-    assert (stall.silent_s, stall.waiting) == (40.0, False)
 
 
 def test_nothing_is_stalled_while_everything_moves():

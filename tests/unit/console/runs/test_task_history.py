@@ -58,6 +58,7 @@ def test_rows_count_groups_and_show_the_newest_budget():
     ]
     pools = circle.states["groups"].pools
     assert [row.pool for row in rows] == [len(pools.get(row.task, ())) for row in rows]
+    assert TaskHistory(parse({}), RunState()).rows() == []
 
 
 def test_a_group_that_took_a_success_from_the_pool_says_so():
@@ -65,7 +66,3 @@ def test_a_group_that_took_a_success_from_the_pool_says_so():
     histories = [group.fate for known in history.groups.values() for group in known.values()]
     taken = sum("with one success from the pool" in fate for fate in histories)
     assert taken == circle.states["groups"].counts.injected > 0
-
-
-def test_nothing_yet_is_an_empty_table():
-    assert TaskHistory(parse({}), RunState()).rows() == []

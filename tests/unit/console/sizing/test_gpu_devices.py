@@ -43,14 +43,12 @@ def test_visible_devices_without_a_gpu_are_none():
     assert visible_gpus([], "0,1") == visible_gpus([], "MIG-x") == Gpus()
 
 
-def test_nvidia_smi_is_asked_for_the_devices(tmp_path, monkeypatch):
+def test_nvidia_smi_is_asked_for_devices_and_one_that_fails_means_none(tmp_path, monkeypatch):
     put_smi(tmp_path, monkeypatch, f"printf '{LINES}'")
     assert read_gpus({"CUDA_VISIBLE_DEVICES": "1"}).devices == ("1",)
-
-
-def test_an_nvidia_smi_that_fails_means_no_gpu(tmp_path, monkeypatch):
     put_smi(tmp_path, monkeypatch, "echo NVIDIA-SMI has failed; exit 9")
     assert read_gpus({}) == Gpus()
+    assert parse_devices("0, GPU-a, [N/A]\nnoise\n")[0].gib == 0.0
 
 
 def test_an_nvidia_smi_that_hangs_is_named(tmp_path, monkeypatch):
@@ -66,10 +64,6 @@ def test_device_files_count_where_nvidia_smi_is_missing(tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert read_gpus({}) == Gpus(("0", "2", "10"))
-
-
-def test_memory_that_is_no_number_is_unknown():
-    assert parse_devices("0, GPU-a, [N/A]\nnoise\n")[0].gib == 0.0
 
 
 def test_a_count_takes_the_first_gpus_and_missing_ones_are_refused():

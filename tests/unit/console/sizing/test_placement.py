@@ -81,24 +81,24 @@ def test_each_gpu_has_one_process_unless_there_is_only_one(gpus: int, rollout: i
     assert config.trainer.processes == (trainer or config.trainer.processes) == len(placement.trainer)
 
 
-def test_nothing_changes_without_gpus():
+def test_processes_without_a_device_see_none_and_without_gpus_no_change():
+    _, placement = place({}, 2)
+    assert placement.environment() == {"CUDA_VISIBLE_DEVICES": ""}
+    assert placement.of_worker(0) == {"CUDA_VISIBLE_DEVICES": "0"}
     config = parse({"rollout": {"workers": 3}})
     assert place_processes(config, (), Gpus()) == (config, Placement())
     assert Placement().environment(("0",)) == {}
 
 
-def test_processes_without_a_device_see_none():
-    _, placement = place({}, 2)
-    assert placement.environment() == {"CUDA_VISIBLE_DEVICES": ""}
-    assert placement.of_worker(0) == {"CUDA_VISIBLE_DEVICES": "0"}
-
-
-def test_gpus_of_an_endpoint_are_left_free():
+def test_gpus_of_an_endpoint_or_beside_few_processes_are_left_free():
     openai = {"base_url": "http://127.0.0.1:8000/v1", "model": "m", "trainable": True}
     tables = {"rollout": {"engine": "openai", "openai": openai}, "hardware": {"rollout_gpus": 1}}
     assert place(tables, 2)[1].trainer == ("1",)
     idle = place({**tables, "run": {"minutes": 0}}, 2)[1]
     assert (idle.trainer, idle.notes) == ((), ("GPUs that no process has: 1",))
+    _, placement = place({"rollout": {"workers": 1}, "trainer": {"processes": 1}}, 4)
+    assert (placement.workers, placement.trainer) == ((("0",),), ("1",))
+    assert placement.notes == ("GPUs that no process has: 2, 3",)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,6 @@ def test_counts_of_the_file_are_refused_beyond_the_error_of_the_estimate():
     needed = place(tables, 2, 400.0, MODEL)[1].trainer_gib
     _, near = place(tables, 2, 0.95 * needed, MODEL)
     assert [note.startswith("the trainer may not fit") for note in near.notes] == [True]
-
-
-def test_a_resumed_run_of_few_processes_leaves_the_other_gpus():
-    _, placement = place({"rollout": {"workers": 1}, "trainer": {"processes": 1}}, 4)
-    assert (placement.workers, placement.trainer) == ((("0",),), ("1",))
-    assert placement.notes == ("GPUs that no process has: 2, 3",)
 
 
 def test_ranks_of_a_node_share_the_state_or_all_nodes_with_one_each():

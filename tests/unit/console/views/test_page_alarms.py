@@ -63,15 +63,12 @@ def test_faults_are_a_burst_above_a_third_of_the_newest_episodes(kind):
     assert alarms.fault_burst(["failure"] * BURST) is None, "an agent that fails is no fault"
 
 
-def test_a_gap_between_engine_and_trainer_is_that_of_the_newest_step():
+def test_the_newest_steps_gap_to_the_engine_and_its_skips_are_alarms():
     alarm = alarms.engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS * 1.01))
     assert alarm is not None and alarm.params == {"id": "7"}
     assert alarms.engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS)) is None
     assert alarms.engine_gap(step(7, reward=1.0)) is None, "no token was sampled by the version that was trained"
     assert alarms.engine_gap(None) is None
-
-
-def test_what_a_step_skipped_for_not_being_finite_is_an_alarm():
     alarm = alarms.not_finite(step(7, updates_not_finite=1.0, not_finite_groups=8.0))
     assert alarm is not None and alarm.params == {"id": "7"}
     assert "1 updates and 8 groups" in alarm.text
@@ -96,7 +93,7 @@ def test_a_run_has_all_alarms_and_stalls_only_while_it_is_live():
     assert alarms.find_alarms(RunState(), 0, live=True) == []
 
 
-def test_each_dead_process_is_an_alarm_with_its_count_and_last_reason():
+def test_dead_processes_and_lost_orders_are_alarms_with_their_numbers():
     journal = PhaseLog().with_death("env-0", "exit code 1", "", 1).with_death("env-0", "killed by SIGKILL", "", 2)
     found = alarms.process_deaths(journal.with_death("ui", "exit code 2", "", 3).deaths)
     assert [alarm.text for alarm in found] == [
@@ -104,9 +101,6 @@ def test_each_dead_process_is_an_alarm_with_its_count_and_last_reason():
         "ui has died once, the last time: exit code 2",
     ]
     assert alarms.process_deaths(()) == []
-
-
-def test_orders_that_could_never_end_are_an_alarm_with_their_number():
     assert alarms.lost_orders(0) is None
     alarm = alarms.lost_orders(3)
     assert alarm.text.startswith("3 orders were lost")

@@ -103,16 +103,12 @@ def test_a_fault_is_in_no_rate():
     assert result.per_page["enter-text"].trials == 0
 
 
-def test_a_wilson_interval_has_the_known_values():
+def test_intervals_have_the_known_values_of_wilson_and_newcombe():
     known = wilson_rate(20, 100)
     assert (known.low, known.high) == (pytest.approx(0.1334, abs=1e-4), pytest.approx(0.2888, abs=1e-4))
     assert wilson_rate(0, 0).high == 1.0
     assert wilson_rate(0, 10).low == 0.0
     assert wilson_rate(10, 10).high == 1.0
-
-
-def test_a_difference_has_newcombes_interval():
-    # Newcombe 1998, table II, (a): 56/70 less 48/80, method 10.
     change, low, high = rate_difference(wilson_rate(48, 80), wilson_rate(56, 70))
     assert (change, low, high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
 

@@ -42,10 +42,6 @@ def engine(**scripted) -> ScriptedEngine:
     return ScriptedEngine(config(**scripted))
 
 
-def test_the_oracle_clicks_where_the_instruction_says():
-    assert engine(success_rate=1.0).answer(request()) == "Action: click(start_box='(84,120)')"
-
-
 def test_of_several_points_each_step_has_its_own():
     oracle = engine(success_rate=1.0)
     wanted = ["(3,4)", "(50,60)", "(50,60)"]

@@ -19,7 +19,7 @@ def test_one_core_is_left_to_the_others_and_ranks_share_the_rest():
     assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8), "what the user has set stays"
 
 
-def test_one_rank_is_in_this_process_and_several_share_the_cache():
+def test_the_engine_is_in_this_process_and_several_ranks_share_the_cache():
     one, two = (
         engine_arguments(
             parse({"rollout": {"vllm": {"tensor_parallel": ranks, "kv_cache_gib": 3}}}), Path("m"), False, seed=1
@@ -29,6 +29,9 @@ def test_one_rank_is_in_this_process_and_several_share_the_cache():
     assert (one["distributed_executor_backend"], one["tensor_parallel_size"]) == ("uni", 1)
     assert (two["distributed_executor_backend"], two["tensor_parallel_size"]) == ("mp", 2)
     assert two["kv_cache_memory_bytes"] * 2 == one["kv_cache_memory_bytes"]
+    wanted = engine_environment({}, 2)
+    assert wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert wanted["VLLM_NO_USAGE_STATS"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -38,12 +41,6 @@ def test_ranks_share_pixels_where_shared_memory_is_large_enough(ranks, shared_by
     config = parse({"rollout": {"vllm": {"tensor_parallel": ranks}}})
     arguments = engine_arguments(config, Path("m"), True, seed=1, shared_bytes=shared_bytes)
     assert arguments["enable_shm_tensor_arena"] == shares
-
-
-def test_the_engine_is_in_this_process_and_sends_no_statistics():
-    wanted = engine_environment({}, 2)
-    assert wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert wanted["VLLM_NO_USAGE_STATS"] == "1"
 
 
 def test_a_cpu_has_its_memory_named_and_a_gpu_its_own_precision():

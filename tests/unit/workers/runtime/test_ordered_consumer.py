@@ -51,34 +51,22 @@ async def test_what_ends_a_handler_for_good_ends_the_consumer_as_it_is():
             await Numbered(1).serve(handle, 2, asyncio.Event())
 
 
+@pytest.mark.parametrize(("takes_s", "committed"), [(0.01, 1), (1000.0, 0)])
 @by_clockwork
-async def test_a_handler_that_finishes_within_the_drain_is_committed():
-    consumer, stop = Numbered(1), asyncio.Event()
-
-    async def handle(slot: int, delivery: Delivery) -> None:
-        stop.set()
-        await asyncio.sleep(0.01)
-
-    async with asyncio.timeout(5):
-        await consumer.serve(handle, 2, stop)
-    assert consumer.committable == {consumer.places[0]: 1}
-
-
-@by_clockwork
-async def test_a_handler_that_exceeds_the_drain_is_not_committed():
-    consumer, stop, cancelled = Numbered(1), asyncio.Event(), asyncio.Event()
+async def test_a_handler_is_committed_if_it_finishes_within_the_drain(takes_s, committed):
+    consumer, stop, finished = Numbered(1), asyncio.Event(), asyncio.Event()
 
     async def handle(slot: int, delivery: Delivery) -> None:
         stop.set()
         try:
-            await asyncio.Event().wait()
+            await asyncio.sleep(takes_s)
         finally:
-            cancelled.set()
+            finished.set()
 
     async with asyncio.timeout(5):
         await consumer.serve(handle, 2, stop)
-    assert cancelled.is_set()
-    assert consumer.committable == {consumer.places[0]: 0}
+    assert finished.is_set()
+    assert consumer.committable == {consumer.places[0]: committed}
 
 
 @by_clockwork
