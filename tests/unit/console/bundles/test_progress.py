@@ -17,13 +17,10 @@ def lines_of(count: int, total: int | None) -> list[str]:
     return lines
 
 
-def test_progress_is_reported_at_its_interval_with_a_known_total():
+def test_progress_is_reported_at_its_interval_of_a_known_total(monkeypatch):
     assert lines_of(4, 12) == []
     assert lines_of(11, 12) == ["curated: 5 of 12 so far", "curated: 10 of 12 so far"]
     assert lines_of(5, None) == ["curated: 5 so far"]
-
-
-def test_a_replay_reports_its_inputs_of_all(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
     lines: list[str] = []
     bundle = Bundle(CHECKOUT / "tests/unit/golden/bundle.v1.dart")

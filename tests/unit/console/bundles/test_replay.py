@@ -93,16 +93,13 @@ def test_the_generator_makes_the_same_bundle_again(made: Path, tmp_path: Path):
     assert (tmp_path / "again.dart").read_bytes() == made.read_bytes()
 
 
-def test_a_changed_input_is_found_at_the_first_decision_that_it_changes(made: Path):
+def test_a_changed_input_or_decision_is_found_at_its_first_place(made: Path):
     bundle = altered(made, "trajectories", faulted)
     found = replay(bundle).divergence
     assert found.agent in ("difficulty", "groups")
     assert found.input.startswith("trajectories[0]@")
     assert found.recorded != found.replayed
     assert "decided on differently" in found.cause
-
-
-def test_a_decision_that_was_published_otherwise_is_shown_with_both_sides(made: Path):
     bundle = altered(made, "rollout-budgets", lambda records: edit(records, 9, reason="by hand"))
     found = replay(bundle).divergence
     assert (found.agent, found.what) == ("budget", "bytes of budget/task-difficulty/0/9")
@@ -110,29 +107,24 @@ def test_a_decision_that_was_published_otherwise_is_shown_with_both_sides(made: 
     assert "by hand" not in found.replayed
 
 
-def test_other_settings_decide_differently(made: Path):
+def test_other_settings_lost_inputs_and_a_log_with_a_hole_are_distinct(made: Path):
     text = Bundle(made).text("config.toml").replace("keep = 0.8", "keep = 0.3")
     outcome = replay(altered(made, "", list, config=text))
     assert not outcome.equal
     assert outcome.divergence.agent == "groups"
-
-
-def test_lost_inputs_and_a_log_with_a_hole_are_distinct(made: Path):
     lost = replay(altered(made, "trajectories", lambda records: records[5:])).divergence
     assert "retention" in lost.cause
     holed = replay(altered(made, "curation-log", lambda records: records[:30] + records[36:])).divergence
     assert (holed.what, holed.cause.partition(":")[0]) == ("log", "the log lacks an input before this one")
 
 
-def test_an_entry_of_any_offset_is_looked_up_and_not_counted_up_to(made: Path):
+def test_an_entry_of_any_offset_is_looked_up_and_counts_once(made: Path):
     def far(records: list[BundleRecord]) -> list[BundleRecord]:
         more = msgspec.structs.replace(records[-1], offset=records[-1].offset + 1)
         return edit([*records, more], more.offset, source=json.loads(more.value)["source"] | {"offset": 10**12})
 
     assert replay(altered(made, "curation-log", far)).divergence.what == "input"
 
-
-def test_an_entry_logged_twice_around_a_crash_counts_once(made: Path):
     def repeated(records: list[BundleRecord]) -> list[BundleRecord]:
         last = records[-1].offset
         return [*records, *(msgspec.structs.replace(r, offset=last + 1 + n) for n, r in enumerate(records[40:60]))]
@@ -174,14 +166,11 @@ def test_the_run_s_settings_give_about_the_recorded_metrics(made: Path):
     assert own.steps_trained == own.groups_formed // CONFIG.trainer.groups_per_step
 
 
-def test_fewer_high_entropy_steps_train_fewer_samples_of_the_same_groups(made: Path):
+def test_what_if_fewer_steps_or_smaller_groups_are_of_the_same_rollouts(made: Path):
     _, own, fewer = what_if(made, "curation.entropy.keep=0.4")
     assert fewer.groups_formed == own.groups_formed
     assert fewer.samples < own.samples
     assert fewer.samples + fewer.samples_saved == own.samples + own.samples_saved
-
-
-def test_smaller_groups_make_more_of_them_of_as_many_rollouts(made: Path):
     _, own, smaller = what_if(made, "curation.budget.base=3")
     assert smaller.groups_opened > own.groups_opened
     assert smaller.rollouts_ended == own.rollouts_ended

@@ -97,12 +97,16 @@ def test_an_invalid_speed_is_refused(text: str):
         speed_of(text)
 
 
-def test_a_bound_is_an_offset_or_a_time():
+def test_a_bound_is_an_offset_or_a_time_and_topics_are_those_named_or_all(bundle: Bundle):
     assert bound_of("") == (None, False)
     assert bound_of("12") == (12, False)
     assert bound_of("2026-01-31T12:00:00+00:00") == (NOON_MS, True)
     with pytest.raises(UserError, match="neither an offset nor a time"):
         bound_of("yesterday")
+    assert choose_topics(bundle, []) == [trajectories.TOPIC, curated.TOPIC]
+    assert choose_topics(bundle, ["curated"]) == [curated.TOPIC]
+    with pytest.raises(UserError, match="no topic 'curatd'"):
+        choose_topics(bundle, ["curatd"])
 
 
 def test_a_record_asks_for_no_more_partitions_than_the_deployment_has(tmp_path: Path):
@@ -115,10 +119,3 @@ def test_a_record_asks_for_no_more_partitions_than_the_deployment_has(tmp_path: 
     assert [spec.partitions for spec in shadow_topics(bundle, wide, [observations.TOPIC])] == [10_000]
     with pytest.raises(UserError, match="curated in 2 partitions, and this deployment 1: this topic can't have more"):
         shadow_topics(bundle, wide, [curated.TOPIC])
-
-
-def test_topics_are_those_named_or_all_that_were_captured(bundle: Bundle):
-    assert choose_topics(bundle, []) == [trajectories.TOPIC, curated.TOPIC]
-    assert choose_topics(bundle, ["curated"]) == [curated.TOPIC]
-    with pytest.raises(UserError, match="no topic 'curatd'"):
-        choose_topics(bundle, ["curatd"])

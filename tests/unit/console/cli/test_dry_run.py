@@ -66,7 +66,7 @@ def test_a_machine_without_gpus_has_the_environment_of_before(file: Path):
     assert all(not row["environment"] for row in plan["processes"])
 
 
-def test_the_text_has_keys_placement_memory_and_commands(tmp_path: Path):
+def test_the_text_has_keys_memory_and_commands_and_what_is_not_known(tmp_path: Path, file: Path):
     folder = ui_tars(tmp_path / "UI-TARS-1.5-7B")
     result = invoke("run", UI_TARS, "--dry-run", "--gpus", 8, "--init", folder, "--id", "mine")
     assert result.exit_code == 0, result.output
@@ -74,9 +74,6 @@ def test_the_text_has_keys_placement_memory_and_commands(tmp_path: Path):
     assert "76.2 of 80.0 GiB" in result.stdout
     assert "CUDA_VISIBLE_DEVICES=4,5,6,7 " in result.stdout
     assert "/runs/mine/config.toml" in result.stdout
-
-
-def test_an_unnamed_run_and_unknown_memory_are_said(file: Path):
     result = invoke("run", file, "--dry-run", "--gpus", 2)
     assert "RUN stands for the run's id" in result.stderr
     missing = invoke("run", UI_TARS, "--dry-run", "--gpus", 8)
@@ -126,15 +123,12 @@ def test_workers_of_several_gpus_are_placed_unless_heads_forbid_it(tmp_path: Pat
     assert placed["trainer"] == "4,5,6,7"
 
 
-def test_keys_of_the_command_win_over_file_and_recipe(file: Path):
+def test_keys_of_the_command_win_over_file_recipe_and_gpus(file: Path):
     options = ["--recipe", "ui-s1", "--set", "env.slots=5", "--set", "recipes.ui-s1.bound=2", "--set", "env.workers=2"]
     plan = invoke_json("run", file, "--dry-run", *options, "--minutes", 3)
     keys = plan["configuration"]
     assert (keys["env"]["slots"], keys["run"]["minutes"], keys["recipes"]["ui-s1"]["bound"]) == (5, 3.0, 2)
     assert {"env-0", "env-1"} <= devices(plan).keys()
-
-
-def test_a_worker_number_of_the_command_is_not_changed_by_gpus(file: Path):
     plan = invoke_json("run", file, "--dry-run", "--gpus", 8, "--set", "rollout.workers=3")
     assert [name for name in devices(plan) if name.startswith("rollout")] == ["rollout-0", "rollout-1", "rollout-2"]
 

@@ -46,14 +46,11 @@ def test_the_imported_command_is_the_one_named_or_completed(arguments, environ, 
     assert wanted_by(arguments, environ) == wanted
 
 
-def test_an_installed_package_brings_a_verb(tmp_path, monkeypatch):
+def test_an_installed_package_brings_a_verb_and_a_missing_one_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert CliRunner().invoke(build_app(["platform"]), ["platform"]).exit_code == 2
     install_metadata(tmp_path, "package", "dart_streams.commands", "platform = platform:python_version")
     assert CliRunner().invoke(build_app(["platform"]), ["platform"]).exit_code == 0
-
-
-def test_a_verb_whose_plug_in_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(main, "find_verbs", lambda name: [])
     with pytest.raises(UserError, match="worker tracker: dart-data is not installed here: run `make dev`"):
         main.load_verb("worker.tracker")

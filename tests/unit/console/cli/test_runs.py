@@ -106,12 +106,18 @@ def resumed(state, *arguments: str):
     return done
 
 
-def test_a_resumed_run_goes_on_with_its_own_configuration(state):
+def test_a_resumed_run_goes_on_with_its_own_configuration_and_model(state, tmp_path):
     recorded = run_folder.find(str(state), "two").config()
     for name in ("two", "latest", "dart.two"):
         assert run_start.resumed_config(name, state, None, print) == recorded
         done = resumed(state, "--resume", name, "--state", str(state))
         assert str(done.exception).startswith("run 'two' still lives")
+    recorded = run_folder.find(str(state), "two").config()
+    made = msgspec.structs.replace(recorded, policy=msgspec.structs.replace(recorded.policy, path=str(tmp_path)))
+    run_folder.write_toml(run_folder.find(str(state), "two").config_file, made)
+    shown: list[str] = []
+    config = run_start.resumed_config("two", None, recorded, shown.append)
+    assert config.policy.path == str(tmp_path) and not [line for line in shown if "policy.path" in line]
 
 
 def test_what_another_configuration_changes_is_shown(state, tmp_path):
@@ -135,12 +141,3 @@ def test_a_run_says_at_its_start_that_nothing_is_measured(state, monkeypatch, va
     shown = " ".join(done.stderr.split())
     assert said in shown
     assert ("nothing is measured" in shown) == bool(said)
-
-
-def test_a_file_without_a_model_resumes_with_the_one_that_the_run_made(state, tmp_path):
-    recorded = run_folder.find(str(state), "two").config()
-    made = msgspec.structs.replace(recorded, policy=msgspec.structs.replace(recorded.policy, path=str(tmp_path)))
-    run_folder.write_toml(run_folder.find(str(state), "two").config_file, made)
-    shown: list[str] = []
-    config = run_start.resumed_config("two", None, recorded, shown.append)
-    assert config.policy.path == str(tmp_path) and not [line for line in shown if "policy.path" in line]

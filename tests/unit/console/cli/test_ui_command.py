@@ -81,31 +81,25 @@ def test_half_a_certificate_or_a_broken_one_is_refused(tmp_path: Path):
     assert "can't be used" in str(failure(str(BUNDLE), "--host", "0.0.0.0", *both))
 
 
-def test_a_port_that_is_named_and_in_use_is_an_error_that_says_so():
+def test_a_taken_port_is_named_and_not_blamed_for_an_address_elsewhere():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         error = failure(str(BUNDLE), "--port", str(port))
     assert isinstance(error, ServiceUnavailable)
     assert str(port) in str(error)
     assert "--port" in str(error)
-
-
-def test_an_address_that_is_not_this_machines_is_not_blamed_on_the_port():
     error = failure(str(BUNDLE), "--host", "192.0.2.1", "--behind-proxy", "--port", "0")
     assert isinstance(error, ServiceUnavailable)
     assert "--host" in str(error)
     assert "--port" not in str(error)
 
 
-def test_options_that_contradict_are_refused_before_serving(tmp_path: Path):
+def test_options_that_contradict_and_what_is_no_run_are_named(tmp_path: Path):
     error = failure(str(BUNDLE), "--port", "0", "--address-file", str(tmp_path / "no" / "ui.json"))
     assert "No such file" in str(error)
     config = tmp_path / "config.toml"
     config.write_text("")
     assert "--config" in str(failure(str(BUNDLE), "--config", str(config)))
-
-
-def test_what_is_no_run_and_no_bundle_is_named(tmp_path: Path):
     assert "no run" in str(failure("nothing", "--state", str(tmp_path)))
     (tmp_path / "torn.dart").write_bytes(b"x" * 100)
     assert "no bundle" in str(failure(str(tmp_path / "torn.dart")))

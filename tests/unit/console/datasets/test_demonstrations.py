@@ -57,7 +57,7 @@ def of_a_policy(episode: RecordedEpisode) -> RecordedEpisode:
     return RecordedEpisode(observations=played, images=episode.images)
 
 
-def test_a_demonstration_keeps_screens_answers_and_reward():
+def test_a_demonstration_keeps_screens_and_reward_without_slot_time():
     played = of_a_policy(line())
     shown = as_demonstration(played, CONFIG, TASKS)
     assert shown.images == played.images
@@ -68,9 +68,6 @@ def test_a_demonstration_keeps_screens_answers_and_reward():
         assert after.taken is None or not (after.taken.tokens or after.taken.logprobs or after.taken.versions)
         assert after.taken is None or (after.taken.prompt_sha, after.taken.action) == ("", CLICK.partition("\n")[2])
     assert summarize(shown.observations).step_entropies == []
-
-
-def test_a_demonstration_takes_no_slot_time():
     slow = [msgspec.structs.replace(one, at_ms=1_000_000 * one.step) for one in line().observations]
     shown = as_demonstration(RecordedEpisode(observations=slow, images=line().images), CONFIG, TASKS)
     summary = summarize(shown.observations)

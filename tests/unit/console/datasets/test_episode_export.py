@@ -113,7 +113,7 @@ def moved(record: BundleRecord, offset: int) -> BundleRecord:
     return BundleRecord(record.partition, offset, record.at_ms, record.key, record.value, record.headers)
 
 
-def test_a_trajectory_that_the_topic_has_twice_is_exported_once(bundle, tmp_path):
+def test_a_repeated_trajectory_is_exported_once_and_a_broken_one_left_out(bundle, tmp_path):
     def repeated(topic, records):
         twice = [*records, *records] if topic in ("trajectories", "observations", "trained") else records
         return [moved(record, offset) for offset, record in enumerate(twice)]
@@ -121,8 +121,6 @@ def test_a_trajectory_that_the_topic_has_twice_is_exported_once(bundle, tmp_path
     rows, _ = export(copied(bundle, tmp_path / "twice.dart", change=repeated))
     assert rows == export(bundle)[0]
 
-
-def test_an_episode_that_lacks_a_step_is_counted_and_left_out(bundle, tmp_path):
     def without_the_first(topic, records):
         return records[1:] if topic == "observations" else records
 
@@ -136,15 +134,12 @@ def test_a_bundle_without_screenshots_is_refused_with_how_to_capture_them(bundle
         export(copied(bundle, tmp_path / "blind.dart", blobs=False))
 
 
-def test_a_full_disk_of_the_index_is_an_error_with_its_place(bundle):
-    with EpisodeIndex() as index:
-        index.database.execute("PRAGMA max_page_count = 20")
-        with pytest.raises(UserError, match=r"full.*TMPDIR"):
-            IndexedEpisodes(index, bundle)
-
-
-def test_the_index_leaves_no_file_behind():
+def test_the_index_leaves_no_file_and_a_full_disk_is_named_with_its_place(bundle):
     with EpisodeIndex() as index:
         folder = index.folder.name
         assert Path(folder).is_dir()
     assert not Path(folder).exists()
+    with EpisodeIndex() as index:
+        index.database.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(UserError, match=r"full.*TMPDIR"):
+            IndexedEpisodes(index, bundle)

@@ -73,7 +73,7 @@ def test_an_action_is_written_in_the_dialect(tmp_path):
     assert answers(observations) == ["Action: click(point='<point>40 60</point>')"]
 
 
-def test_a_conversation_of_parts_is_read(tmp_path):
+def test_a_conversation_of_parts_or_of_texts_with_placeholders_is_read(tmp_path):
     image = {"type": "image"}
     line = chat(
         tmp_path,
@@ -87,9 +87,6 @@ def test_a_conversation_of_parts_is_read(tmp_path):
     _, [observations] = prepared(tmp_path, [line])
     assert observations[0].instruction == "Click the box"
     assert answers(observations) == [click(50, 50), click(90, 90)]
-
-
-def test_a_conversation_of_texts_with_placeholders_is_read(tmp_path):
     line = chat(
         tmp_path,
         ("user", "Click the box<image>"),
@@ -102,17 +99,13 @@ def test_a_conversation_of_texts_with_placeholders_is_read(tmp_path):
     assert (observations[0].instruction, len(observations)) == ("Click the box", 3)
 
 
-def test_the_dialects_own_words_are_no_part_of_the_instruction(tmp_path):
+def test_a_dialects_words_are_no_instruction_and_thoughts_no_action(tmp_path):
     dialect = UI_TARS.dialect.build()
     [_, (_, prompt)] = dialect.system_messages("Click the box", sft_set.prompts.View(224, 224))
     answer = "Thought: it is blue\nAction: click(point='<point>50 50</point>')"
     line = chat(tmp_path, ("user", prompt), ("user", "<image>"), ("assistant", answer), images=["a.png"])
     _, [observations] = prepared(tmp_path, [line], UI_TARS)
     assert observations[0].instruction == "Click the box"
-
-
-def test_the_action_of_an_answer_is_what_follows_its_thought(tmp_path):
-    answer = "Thought: it is blue\nAction: click(point='<point>50 50</point>')"
     line = chat(tmp_path, ("user", "Click<image>"), ("assistant", answer), images=["a.png"])
     prepared(tmp_path, [line], UI_TARS)
     [entry] = EpisodeFolder(tmp_path / "work").episodes.values()
@@ -188,16 +181,13 @@ def test_failures_held_out_tasks_and_repeats_are_left_out(tmp_path):
     assert result.trajectories == 1
 
 
-def test_a_screen_that_the_model_refuses_is_left_out(tmp_path):
+def test_empty_data_and_a_screen_that_the_model_refuses_are_refused(tmp_path):
     def refuse(width: int, height: int) -> None:
         raise ValueError(f"{width}x{height} is too narrow")
 
     data = write_lines(tmp_path / "set.jsonl", demonstrations(tmp_path, 1))
     with pytest.raises(UserError, match="224x224 is too narrow"):
         prepare(config(), NONE, data, tmp_path / "work", AnswerLimits(LIMITS.count_tokens, refuse))
-
-
-def test_empty_data_is_refused(tmp_path):
     (tmp_path / "set.jsonl").write_text("\n\n")
     with pytest.raises(UserError, match=r"set\.jsonl is empty"):
         prepare(config(), NONE, tmp_path / "set.jsonl", tmp_path / "work", LIMITS)
@@ -223,7 +213,7 @@ def test_equal_data_have_equal_digests(tmp_path):
     assert digests[0] == digests[1]
 
 
-def test_episodes_become_lines_and_back(tmp_path):
+def test_episodes_become_lines_and_back_but_for_those_with_calls(tmp_path):
     given = [{**line, "task_id": "simulated/box#1"} for line in demonstrations(tmp_path, 2)]
     placed = list(episodes_in(sft_data.write_lines(tmp_path / "set.jsonl", given)))
     (tmp_path / "other").mkdir()
@@ -231,9 +221,6 @@ def test_episodes_become_lines_and_back(tmp_path):
     for before, after in zip(placed, episodes_in(tmp_path / "other" / "again.jsonl"), strict=True):
         assert after.episode.images == before.episode.images
         assert answers(after.episode.observations) == answers(before.episode.observations)
-
-
-def test_an_episode_with_calls_is_no_line(tmp_path):
     [placed] = episodes_in(
         sft_data.write_lines(tmp_path / "a.jsonl", [{**demonstrations(tmp_path, 1)[0], "task_id": "x"}])
     )

@@ -48,12 +48,16 @@ def test_a_model_of_the_hub_is_fetched_and_named_by_its_commit(program):
     assert (program.parent / "arguments").read_text().splitlines() == [f"policy fetch {REPO} --json"] * 3
 
 
-def test_a_folder_or_a_model_that_no_process_loads_is_not_fetched(program, tmp_path):
+def test_nothing_is_fetched_for_a_folder_a_dry_run_or_no_process(program, tmp_path):
     (tmp_path / "config.json").touch()
     assert run_start.with_model(None, configured(str(tmp_path))).policy.path == str(tmp_path)
     assert not (tmp_path / "arguments").exists()
     config = configured(REPO, rollout=Rollout(engine="scripted"))
     assert run_start.with_model(None, config) == config
+    assert not (tmp_path / "arguments").exists()
+    config = configured(REPO, tasks=Tasks(file=str(TASKS)))
+    plan = run_start.dry_run(config, "one", resume=False, keys=(), gpus=2, gib=80.0)
+    assert f"policy fetch {REPO}" in " ".join(plan.notes)
     assert not (tmp_path / "arguments").exists()
 
 
@@ -91,11 +95,13 @@ def test_a_resumed_run_keeps_its_commit_though_the_branch_moved(program, tmp_pat
     assert [key.place for key in changed_keys(folder.config(), again)] == changes
 
 
-def test_an_attached_run_needs_a_commit():
+def test_an_attached_run_needs_a_commit_by_which_a_model_stays_named():
     config = configured(REPO)
     config = msgspec.structs.replace(config, trainer=msgspec.structs.replace(config.trainer, max_train_steps=1))
     with pytest.raises(ConfigError, match="names no commit"):
         run_start.run_attached(config, print, before_only=False)
+    given = hub_policy.with_path(Config(), f"{REPO}@{FIRST}")
+    assert hub_policy.keep_commit(Config(), given) == given
 
 
 def test_a_model_to_be_fetched_is_a_warning_of_the_doctor_alone(program):
@@ -103,15 +109,3 @@ def test_a_model_to_be_fetched_is_a_warning_of_the_doctor_alone(program):
     finding = doctor_checks.check_model(configured(REPO))
     assert finding.status == "warn"
     assert f"policy fetch {REPO}" in finding.advice
-
-
-def test_a_dry_run_fetches_nothing(program, tmp_path):
-    config = configured(REPO, tasks=Tasks(file=str(TASKS)))
-    plan = run_start.dry_run(config, "one", resume=False, keys=(), gpus=2, gib=80.0)
-    assert f"policy fetch {REPO}" in " ".join(plan.notes)
-    assert not (tmp_path / "arguments").exists()
-
-
-def test_a_model_of_the_hub_stays_named_by_its_commit():
-    given = hub_policy.with_path(Config(), f"{REPO}@{FIRST}")
-    assert hub_policy.keep_commit(Config(), given) == given

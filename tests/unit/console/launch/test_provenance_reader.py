@@ -20,15 +20,12 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.check_output(["git", *identity, *arguments], cwd=folder, text=True).strip()
 
 
-def test_a_start_has_its_command_versions_and_machine():
+def test_a_start_has_its_command_machine_and_versions_of_each_environment():
     start = read_provenance(["/x/bin/dart-streams", "run", "my file.toml"], PROGRAM)
     assert start.command == "dart-streams run 'my file.toml'"
     assert start.version == VERSION
     assert start.libraries["msgspec"] == importlib.metadata.version("msgspec")
     assert start.machine.cpu and start.machine.cores >= 1 and start.machine.memory_gib > 0
-
-
-def test_versions_of_the_model_environment_are_read_without_starting_it():
     folders = provenance_reader.package_folders(PROGRAM)
     assert provenance_reader.versions_in(folders, ["msgspec"]) == {"msgspec": importlib.metadata.version("msgspec")}
     assert provenance_reader.versions_in(provenance_reader.package_folders(Path("/no/bin/x")), ["msgspec"]) == {}

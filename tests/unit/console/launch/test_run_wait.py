@@ -33,9 +33,15 @@ def test_a_wait_is_named_in_plain_words(tables, phase, state, missing, words):
     assert describe_wait(parse(tables), phase, state, missing, "") == words
 
 
-def test_an_endpoint_without_an_answer_is_named_in_each_phase():
+def test_an_endpoint_without_an_answer_and_a_long_wait_are_named():
     said = describe_wait(parse(ENDPOINT), "circle", RunState(), (), "Connection refused")
     assert said == "http://h/v1 does not answer (Connection refused)"
+    now, shown = 0.0, []
+    log = EchoLogger(structlog.get_logger(), shown.append, lambda _: "starting vLLM in rollout-0")
+    waiting = StallDetector(log, "every rollout worker to serve weights", 10, lambda: now)
+    now = 20.0
+    waiting.check()
+    assert shown == ["starting vLLM in rollout-0: no record for 20 s"]
 
 
 async def test_an_endpoint_that_goes_and_comes_is_noted_each_time_once(monkeypatch):
@@ -53,12 +59,3 @@ async def test_an_endpoint_that_goes_and_comes_is_noted_each_time_once(monkeypat
         assert after == "Connection refused" and changes.empty()
     finally:
         watch.cancel()
-
-
-def test_a_long_wait_is_said_with_its_plain_words():
-    now, shown = 0.0, []
-    log = EchoLogger(structlog.get_logger(), shown.append, lambda _: "starting vLLM in rollout-0")
-    waiting = StallDetector(log, "every rollout worker to serve weights", 10, lambda: now)
-    now = 20.0
-    waiting.check()
-    assert shown == ["starting vLLM in rollout-0: no record for 20 s"]

@@ -45,14 +45,11 @@ def test_a_wait_for_a_service_is_read_from_a_log(lines: list[str], service: str 
     assert wait == (ServiceWait("trainer", service, "refused") if service else None)
 
 
-def test_a_wait_of_an_earlier_silence_is_over() -> None:
-    assert newest_wait("trainer", [line(AWAY, reason="refused", left_s=290)], NOON_S + 1, NOON_S + 30) is None
-
-
-def test_processes_that_wait_for_one_service_are_named_together() -> None:
+def test_waits_for_one_service_are_named_together_until_they_are_over() -> None:
     waits = [ServiceWait("env-0", "a", "x"), ServiceWait("trainer", "b", "y"), ServiceWait("env-1", "a", "x")]
     assert describe_waits(waits) == "env-0, env-1 waiting for the a (x); trainer waiting for the b (y)"
     assert describe_waits([]) == ""
+    assert newest_wait("trainer", [line(AWAY, reason="refused", left_s=290)], NOON_S + 1, NOON_S + 30) is None
 
 
 READS = """

@@ -150,13 +150,18 @@ def test_the_owner_of_a_port_is_named():
     assert not daemon.in_use("127.0.0.1", port)
 
 
-def test_free_ports_differ_and_are_none_of_a_connection():
+def test_free_ports_differ_and_none_is_of_a_connection_or_listened_on(monkeypatch: pytest.MonkeyPatch):
     ports = [daemon.free_port() for _ in range(20)]
     assert len(set(ports)) == 20
     low, high = daemon.ephemeral_ports()
     assert not [port for port in ports if low <= port <= high]
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         assert low <= client.getsockname()[1] <= high
+    monkeypatch.setattr(daemon, "_ports_given", itertools.count())
+    first = daemon.free_port()
+    with socket.create_server(("127.0.0.1", first)):
+        monkeypatch.setattr(daemon, "_ports_given", itertools.count())
+        assert daemon.free_port() != first
 
 
 def test_where_all_ports_may_be_a_connections_one_of_them_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -166,14 +171,6 @@ def test_where_all_ports_may_be_a_connections_one_of_them_is_given(tmp_path: Pat
     assert not daemon.in_use("127.0.0.1", daemon.free_port())
     monkeypatch.setattr(daemon, "EPHEMERAL_PORTS", tmp_path / "nothing")
     assert daemon.ephemeral_ports() == (49152, 65535)
-
-
-def test_a_port_that_is_listened_on_is_passed_over(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(daemon, "_ports_given", itertools.count())
-    first = daemon.free_port()
-    with socket.create_server(("127.0.0.1", first)):
-        monkeypatch.setattr(daemon, "_ports_given", itertools.count())
-        assert daemon.free_port() != first
 
 
 def test_a_taken_port_is_an_error_that_names_the_program_and_the_setting():
@@ -221,10 +218,13 @@ def test_any_other_address_is_refused_and_the_setting_named(server: str):
         local_address(server, "bus.servers")
 
 
-def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
+def test_without_java_or_maven_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(java, "java_candidates", lambda: iter(()))
     with pytest.raises(ServiceUnavailable, match=r"no Java.*apt-get install openjdk-17-jre-headless"):
         java.find_java()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServiceUnavailable, match=r"no Maven.*apt-get install maven"):
+        jars.fetch_jars("kafka", tmp_path)
 
 
 def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -247,12 +247,6 @@ def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
             java.find_java()
 
 
-def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServiceUnavailable, match=r"no Maven.*apt-get install maven"):
-        jars.fetch_jars("kafka", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("does", "text"),
     [
@@ -273,13 +267,22 @@ def test_the_jars_of_this_machine_are_those_named_by_content(service: str):
     jars.refuse_others(java.jar_folder(service, java.SHARED_JARS), java.RECIPES / service / "jars.sha256")
 
 
-def test_a_lock_is_waited_for_and_given_up_with_a_reason(tmp_path: Path):
+def test_a_lock_is_waited_for_given_up_and_gone_with_its_process(tmp_path: Path):
     with (
         one_at_a_time(tmp_path, wait_s=1),
         pytest.raises(ServiceUnavailable, match=r"has held .*/lock for \d+ s"),
         one_at_a_time(tmp_path, wait_s=0.2),
     ):
         pass
+    with one_at_a_time(tmp_path, wait_s=1):
+        pass
+    code = f"""
+import os, pathlib
+from console.launch.services.lock import one_at_a_time
+with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -9
     with one_at_a_time(tmp_path, wait_s=1):
         pass
 
@@ -297,18 +300,6 @@ def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can't write to .*file/x/services \(Not a directory\): set run\.state_dir"):
         local.start_services(Config(run=Run(state_dir=str(tmp_path / "file" / "x"))))
-
-
-def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
-    code = f"""
-import os, pathlib
-from console.launch.services.lock import one_at_a_time
-with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
-    os.kill(os.getpid(), 9)
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -9
-    with one_at_a_time(tmp_path, wait_s=1):
-        pass
 
 
 def test_services_of_another_port_are_not_started_twice_in_one_folder(home: Home):

@@ -64,13 +64,17 @@ def run_of(folder: Path, *workers: str) -> TrainingRun:
     return Session(made, processes, nothing, Console(file=io.StringIO())).make_run(Supervisor(made.path, drain_s=1))
 
 
-async def test_a_death_that_the_supervisor_sees_is_in_the_journal_of_the_run(tmp_path: Path):
+async def test_a_death_is_in_the_journal_and_a_run_that_goes_on_unfinished(tmp_path: Path):
     run = run_of(tmp_path)
     for restarts in (True, False):
         run.supervisor.on_death("env-0", "exit code 1", "no more room", restarts)
     [death] = run.folder.journal().deaths
     assert (death.process, death.reason, death.times, death.last_line) == ("env-0", "exit code 1", 2, "no more room")
     assert death.restarts == 1
+    run.folder.write_journal(msgspec.structs.replace(run.journal, outcome="failed"))
+    processes = ProcessSet(rollout=())
+    again = Session(run.folder, processes, nothing, Console(file=io.StringIO())).make_run(run.supervisor)
+    assert again.journal.outcome == "unfinished"
 
 
 async def test_a_run_waits_for_the_rollout_workers_that_it_has(tmp_path: Path):
@@ -101,14 +105,6 @@ async def test_demonstrations_have_their_time_each_after_the_one_before(tmp_path
 
     await run.finish_demonstrations(Follower(), orders)
     assert [what.partition("(")[2] for what in asked] == ["0 of 2 have ended)", "1 of 2 have ended)"]
-
-
-async def test_a_run_that_goes_on_has_an_open_outcome(tmp_path: Path):
-    run = run_of(tmp_path)
-    run.folder.write_journal(msgspec.structs.replace(run.journal, outcome="failed"))
-    processes = ProcessSet(rollout=())
-    again = Session(run.folder, processes, nothing, Console(file=io.StringIO())).make_run(run.supervisor)
-    assert again.journal.outcome == "unfinished"
 
 
 def test_a_resumed_run_is_evaluated_again_if_another_policy_answers():

@@ -24,13 +24,10 @@ def test_rights_are_statements_on_the_keyspace_and_its_tables():
     assert list(right.statements("mine")) == ['GRANT SELECT ON KEYSPACE mine TO "a""b"'], "a quote ends no name"
 
 
-def test_rights_name_kinds_and_tables_that_exist():
+def test_rights_name_what_exists_and_pages_write_nothing_that_is_read():
     tables = set(filter(None, map(schema.table_of, schema.schema_statements("mine"))))
     assert TABLES.keys() <= set(KINDS)
     assert {table for of_kind in TABLES.values() for table in of_kind} <= tables | {"*"}
-
-
-def test_no_worker_that_shows_pages_writes_what_training_reads():
     written = {right.table for right in store_rights("env", "") if "MODIFY" in right.permissions}
     assert written == {"blobs"}
 

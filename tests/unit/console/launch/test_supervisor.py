@@ -241,13 +241,20 @@ def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     assert leftovers.end_leftovers(tmp_path) == ([], ())
 
 
-def test_a_process_identified_in_the_middle_of_its_exec_is_known_again():
+def test_a_process_is_known_again_in_its_exec_and_from_an_earlier_list(tmp_path):
     me = leftovers.this_process()
     assert msgspec.structs.replace(me, command=()).process() is not None
     assert msgspec.structs.replace(me, command=("other",)).process() is None
     assert msgspec.structs.replace(me, command=(), started_s=me.started_s - 100, born=None).process() is None
     for other in (Birth("another-boot", me.born.ticks), Birth(me.born.boot, me.born.ticks + 1)):
         assert msgspec.structs.replace(me, born=other).process() is None
+    kept = {"name": "supervisor", "pid": me.pid, "started_s": me.started_s, "command": me.command}
+    (tmp_path / "processes.json").write_bytes(msgspec.json.encode({"supervisor": kept}))
+    registry = leftovers.read(tmp_path / "processes.json")
+    assert registry.supervisor.process() is not None
+    born = birth_of(os.getpid())
+    assert 0 <= born.age_s <= float(Path("/proc/uptime").read_text().split()[0])
+    assert birth_of(2**22 - 1) is None
 
 
 @pytest.mark.parametrize("step_s", [-7200.0, -5.0, 5.0, 1200.0])
@@ -274,20 +281,6 @@ def test_services_of_a_killed_run_are_those_that_it_started(tmp_path):
         folder = register(tmp_path / name, NOBODY)
         run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(NOBODY, services=services))
     assert leftovers.end_leftovers(tmp_path) == ([], ("cassandra",))
-
-
-def test_a_list_of_processes_of_an_earlier_version_is_read(tmp_path):
-    me = leftovers.this_process()
-    kept = {"name": "supervisor", "pid": me.pid, "started_s": me.started_s, "command": me.command}
-    (tmp_path / "processes.json").write_bytes(msgspec.json.encode({"supervisor": kept}))
-    registry = leftovers.read(tmp_path / "processes.json")
-    assert registry.supervisor.process() is not None
-
-
-def test_the_age_of_a_process_is_that_of_the_machine():
-    born = birth_of(os.getpid())
-    assert 0 <= born.age_s <= float(Path("/proc/uptime").read_text().split()[0])
-    assert birth_of(2**22 - 1) is None
 
 
 def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):

@@ -263,14 +263,11 @@ def finishes(group_id: str, *rewards: float, size: int = 2) -> list[LogRecord]:
     ]
 
 
-def test_a_dropped_group_says_why_what_decided_it_and_its_rollouts():
+def test_a_dropped_group_says_why_and_its_trajectories_lead_to_it():
     node = explained(*ordered(OTHER), *finishes(OTHER, 1.0, 1.0)).of(OTHER)
     assert node.fields["fate"] == "dropped: all rewards equal"
     assert node.fields["decided_by"] == {"agent": "groups", "trajectory": f"{OTHER}-t1", "at": "trajectories[2]@41"}
     assert [(one.id, one.fields["reward"]) for one in node.made_of] == [(f"{OTHER}-t0", 1.0), (f"{OTHER}-t1", 1.0)]
-
-
-def test_a_trajectory_of_a_dropped_group_leads_to_its_fate():
     seen = events.observation(0, trajectory_id=f"{OTHER}-t0", order=ORDER)
     node = explained(*ordered(OTHER), kept(topics.observations.TOPIC, seen), *finishes(OTHER, 1.0, 1.0)).of(
         f"{OTHER}-t0"

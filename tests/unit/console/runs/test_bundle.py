@@ -57,11 +57,13 @@ def test_every_byte_of_a_record_comes_back(made: Path):
     assert bundle.manifest == MANIFEST
 
 
-def test_verify_lists_the_sections(made: Path):
+def test_the_sections_are_listed_and_one_that_was_not_captured_is_named(made: Path):
     found = {section.name: section for section in verify(made)}
     assert found["trajectories"].items == 3
     assert found["trajectories"].offsets == {"0": "0..3", "1": "7..7"}
     assert found["blobs"].items == 1
+    with pytest.raises(BundleError, match=r"no curated: it has config.toml, trajectories, blobs"):
+        list(Bundle(made).records("curated"))
 
 
 @pytest.mark.parametrize("left", [0, 10, 0.3, 0.7, -1])
@@ -96,11 +98,6 @@ def test_a_flipped_byte_is_found_by_whoever_reads_the_section_to_its_end(made: P
             assert "damaged in trajectories" in str(error)
     assert len(unharmed) < section.size / 10
     assert all(place < 6 for place in unharmed), "the magic number and the header are 6 bytes"
-
-
-def test_a_section_that_was_not_captured_is_named_with_those_that_were(made: Path):
-    with pytest.raises(BundleError, match=r"no curated: it has config.toml, trajectories, blobs"):
-        list(Bundle(made).records("curated"))
 
 
 def test_a_capture_that_fails_leaves_nothing_behind(tmp_path: Path):
@@ -165,14 +162,11 @@ def test_small_items_are_not_unpacked_beyond_what_the_bundle_declares(tmp_path: 
         captured_journal(Bundle(path))
 
 
-def test_empty_items_count_as_the_memory_that_they_take(tmp_path: Path):
+def test_what_a_bundle_expands_to_is_bounded_by_its_size_and_items(tmp_path: Path):
     with Writer(tmp_path / "run.dart", MANIFEST) as bundle:
         bundle.section(JOURNAL, "lines", (b"" for _ in range(600_000)))
     with pytest.raises(bundles.BundleTooLarge, match="expands to 38400000"):
         Bundle(tmp_path / "run.dart")
-
-
-def test_a_large_bundle_may_expand_to_a_hundred_times_its_size(tmp_path: Path):
     path = hostile(tmp_path / "run.dart", "blobs", "blobs", os.urandom(1 << 19), {"raw_size": 50 << 20})
     assert Bundle(path).sections["blobs"].raw_size == 50 << 20
 
@@ -216,9 +210,13 @@ def test_a_directory_that_says_anything_is_refused_as_a_damaged_bundle(tmp_path:
         Bundle(path).text("config.toml")
 
 
-def test_a_directory_that_names_a_section_twice_is_refused(tmp_path: Path):
+def test_a_section_named_twice_and_a_text_of_two_items_are_refused(tmp_path: Path):
     with pytest.raises(BundleError, match="a name twice"):
         Bundle(hostile(tmp_path / "odd.dart", "curated", "records", frame(b""), times=2))
+    content = frame((struct.pack(">I", 3) + b"a=1") * 2)
+    bundle = Bundle(hostile(tmp_path / "odd.dart", "config.toml", "text", content, {"items": 2}))
+    with pytest.raises(BundleError, match=r"damaged in config\.toml: 2 items, where a text is one"):
+        bundle.text("config.toml")
 
 
 @pytest.mark.parametrize(
@@ -237,13 +235,6 @@ def test_a_configuration_in_a_bundle_that_is_none_is_one_line(tmp_path: Path, co
     path = hostile(tmp_path / "odd.dart", "config.toml", "text", content)
     with memory_below(32), pytest.raises(UserError):
         config_of(Bundle(path))
-
-
-def test_a_text_is_one_item(tmp_path: Path):
-    content = frame((struct.pack(">I", 3) + b"a=1") * 2)
-    bundle = Bundle(hostile(tmp_path / "odd.dart", "config.toml", "text", content, {"items": 2}))
-    with pytest.raises(BundleError, match=r"damaged in config\.toml: 2 items, where a text is one"):
-        bundle.text("config.toml")
 
 
 @pytest.mark.parametrize("window_log", [24, 27])

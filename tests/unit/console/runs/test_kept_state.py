@@ -66,7 +66,7 @@ def evaluated(number: int) -> Iterator[Any]:
     yield finish(f"e{number}", f"te{number}", purpose="eval")
 
 
-def test_the_newest_are_kept():
+def test_the_newest_are_kept_and_forgotten_switches_are_missing_too():
     kept = fold(*(event for n in range(5) for event in episode_events(n)), progress=RunState(keep=Retention(2, 2)))
     assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
     assert list(kept.trajectories) == ["t3", "t4"]
@@ -78,10 +78,6 @@ def test_the_newest_are_kept():
     assert kept.orders_of == {"g": {"o3", "o4"}}
     assert (kept.train_finished, kept.groups_curated) == (5, 5)
     assert summarize(kept, START + 60_000, 1).trained == {"loss": 0.5}
-
-
-def test_switches_that_are_forgotten_alone_are_missing_too():
-    """A version has a switch for each worker, so these may be the first that are too many."""
     workers = [serving(n, START + n, 10.0, f"rollout-{w}") for n in range(3) for w in range(3)]
     kept = fold(*episode_events(0), *workers, progress=RunState(keep=Retention(4, 4)))
     assert [(one.version, one.worker_id[-1]) for one in kept.switches] == [(1, "2"), (2, "0"), (2, "1"), (2, "2")]

@@ -17,9 +17,12 @@ def changed(**tables: dict) -> list:
     return changed_keys(RUN, parse({name: {**BASE.get(name, {}), **tables.get(name, {})} for name in {*BASE, *tables}}))
 
 
-def test_keys_that_the_folder_sets_are_no_changes():
+def test_keys_that_the_folder_sets_are_no_changes_and_kept_ones_exist():
     assert changed() == []
     assert changed(run={"id": "other", "state_dir": "/x"}, bus={"prefix": "dart.x."}, tasks={"file": "o.toml"}) == []
+    places = [place for place, _ in key_values(msgspec.to_builtins(Config()))]
+    places += ["env.installed.options", "recipes.mobilerl.patience"]
+    assert [kept for kept in KEPT if not any(f"{place}.".startswith(f"{kept}.") for place in places)] == []
 
 
 @pytest.mark.parametrize(
@@ -72,9 +75,3 @@ def test_a_run_of_an_endpoint_has_no_weights_and_may_be_given_a_policy():
     refuse_changes(found, "r")
     with pytest.raises(ConfigError, match="dialect"):
         refuse_changes(changed_keys(asked, parse({"policy": {"max_tokens": 400, "dialect": {"name": "ui-tars"}}})), "r")
-
-
-def test_kept_keys_exist_in_the_configuration():
-    places = [place for place, _ in key_values(msgspec.to_builtins(Config()))]
-    places += ["env.installed.options", "recipes.mobilerl.patience"]
-    assert [kept for kept in KEPT if not any(f"{place}.".startswith(f"{kept}.") for place in places)] == []

@@ -43,6 +43,7 @@ def test_a_run_has_its_own_prefix_tasks_and_configuration(made):
     assert resolved.run.folder == made.path
     assert len(made.tasks().train) == 2
     assert (made.path.parent / "latest").resolve() == made.path
+    assert without_nulls({"a": None, "b": {"c": None, "d": 0}}) == {"b": {"d": 0}}
 
 
 def test_a_run_is_found_by_its_id_and_as_rows_of_the_store_name_it(made, config):
@@ -111,10 +112,6 @@ def test_the_journal_keeps_phases_in_order_or_fails_with_advice(made):
     made.journal_file.with_suffix(".new").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"No space left on device.*make room.*`dart-streams run --resume one --state"):
         made.write_journal(PhaseLog())
-
-
-def test_tables_are_written_without_nulls():
-    assert without_nulls({"a": None, "b": {"c": None, "d": 0}}) == {"b": {"d": 0}}
 
 
 def test_a_policy_that_is_no_model_directory_is_refused(tmp_path):

@@ -136,12 +136,15 @@ def test_live_topics_and_a_bundle_give_the_same_state(tmp_path: Path, rng: rando
     assert curated_ages(live) == curated_ages(again) != []
 
 
-def test_kept_steps_are_decoded_in_full_when_asked_for(tmp_path: Path):
+def test_kept_steps_are_decoded_in_full_and_broken_records_are_left_out(tmp_path: Path):
     log = {topic: records_of(topic, random.Random(1)) for topic in FOLLOWED}
     state = RunState(keep_steps=True).fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED))
     assert state.observation("t1", 2) == observation(1, 2)
     assert state.observation("t1", 3) is None
     assert state.screenshots["12"] == [("t1", 2)], "also where it was written twice"
+    whole = records_of(trajectories.TOPIC, random.Random(0))
+    log = {trajectories.TOPIC: [BundleRecord(0, 0, START, b"k", b"{", []), *whole]}
+    assert len(RunState().fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED)).trajectories) == 3
 
 
 @pytest.mark.parametrize("topic", [topic for topic in CIRCLE if topic not in FOLLOWED], ids=lambda topic: topic.name)
@@ -149,9 +152,3 @@ def test_a_topic_that_is_not_folded_live_counts_as_active(topic: Topic):
     record = BundleRecord(0, 0, START, b"k", b'{"worker_id": "rollout-0"}', [])
     state = followed({topic: [record]}, random.Random(0))
     assert (state.activity[topic.name].records, state.activity[topic.name].at_ms) == (1, START)
-
-
-def test_a_record_that_does_not_decode_is_left_out(tmp_path: Path):
-    whole = records_of(trajectories.TOPIC, random.Random(0))
-    log = {trajectories.TOPIC: [BundleRecord(0, 0, START, b"k", b"{", []), *whole]}
-    assert len(RunState().fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED)).trajectories) == 3

@@ -24,12 +24,9 @@ def vocabulary(*pieces: bytes) -> bytes:
     return json.dumps({"model": model, "added_tokens": added, "decoder": decoder}).encode()
 
 
-def test_byte_level_pieces_are_the_bytes_of_the_text():
+def test_pieces_of_both_kinds_of_vocabularies_are_bytes_of_the_text():
     pieces = texts.parse_pieces(vocabulary(b" click", b"\n", "é".encode(), b"\xf0\x9f"))
     assert [pieces[number] for number in range(5)] == [b" click", b"\n", "é".encode(), b"\xf0\x9f", b"<|im_end|>"]
-
-
-def test_sentencepiece_pieces_have_spaces_and_single_bytes():
     model = {"type": "Unigram", "vocab": [["<0xE2>", 0.0], ["▁open", -1.5], ["a▁b", -2]]}
     assert texts.parse_pieces(json.dumps({"model": model}).encode()) == {0: b"\xe2", 1: b" open", 2: b"a b"}
 

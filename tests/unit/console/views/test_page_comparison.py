@@ -36,7 +36,7 @@ async def test_before_and_after_have_the_reports_own_rates_and_intervals(runs):
         assert found["a"]["overall"]["episodes"] == sum(page["a"]["episodes"] for page in found["pages"]) == 24
 
 
-def test_the_other_way_round_the_change_is_the_opposite(runs):
+def test_each_task_is_there_once_and_the_other_way_round_opposite(runs):
     run = runs[0]
     versions = evaluated_versions(run.state)
     low, high = versions[0], versions[-1]
@@ -45,10 +45,6 @@ def test_the_other_way_round_the_change_is_the_opposite(runs):
     assert there.change["mean"] == pytest.approx(-back.change["mean"])
     assert there.change["low"] == pytest.approx(-back.change["high"], abs=1e-3)
     assert [page.a for page in there.pages] == [page.b for page in back.pages]
-
-
-def test_each_held_out_task_is_there_once(runs):
-    run = runs[0]
     found = compare(run, run, (None, None), None).tasks
     assert len({pair.task_id for pair in found}) == len(found) == len(run.task_set().heldout)
 

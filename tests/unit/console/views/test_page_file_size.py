@@ -112,12 +112,9 @@ def size(bundle: Path, count: int, groups: int = GROUPS) -> int:
     return len(export.render(load_assets(None), asyncio.run(export.collect(source)), "dart.x"))
 
 
-def test_a_step_more_costs_no_more_than_what_is_new_in_it(bundle: Path):
+def test_a_step_or_group_more_costs_no_more_than_what_is_new_in_it(bundle: Path):
     few, many = size(bundle, FEW), size(bundle, MANY)
     assert (many - few) / (MANY - FEW) < STEP_BYTES
-
-
-def test_a_group_more_costs_no_more_than_its_row(bundle: Path):
     three, six = size(bundle, MANY), size(bundle, MANY, 2 * GROUPS)
     assert (six - three) / (MANY * GROUPS) < GROUP_BYTES
 

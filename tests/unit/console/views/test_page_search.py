@@ -25,12 +25,13 @@ def state(bundle: Bundle) -> RunState:
     return RunState(keep_steps=True).fold(read_log(bundle, SHOWN))
 
 
-def test_words_find_trajectories_in_any_order_and_case(state: RunState):
+def test_words_find_trajectories_and_a_damaged_record_is_passed_over(state: RunState):
     known = next(iter(state.trajectories.values()))
     found = search.search_run(f"{known.outcome.upper()} {known.task_id}", state, ())
     assert known.trajectory_id in {row.trajectory_id for row in found.trajectories}
     assert {(row.outcome, row.task_id) for row in found.trajectories} == {(known.outcome, known.task_id)}
     assert search.search_run("no-such-word", state, ()).matching == 0
+    assert list(search.text_matches("x", [BundleRecord(0, 0, 0, b"k", b"{x", [])])) == []
 
 
 def test_texts_are_found_once_an_instruction_and_with_their_step(bundle: Bundle):
@@ -48,10 +49,6 @@ def test_texts_are_found_once_an_instruction_and_with_their_step(bundle: Bundle)
     assert (taken.trajectory_id, taken.step - 1, "answer") in {
         (one.trajectory_id, one.step, one.place) for one in answers
     }
-
-
-def test_a_damaged_record_is_passed_over():
-    assert list(search.text_matches("x", [BundleRecord(0, 0, 0, b"k", b"{x", [])])) == []
 
 
 @given(st.text(max_size=300), st.text(min_size=1, max_size=8))

@@ -30,15 +30,12 @@ def play(state: RunState, number: int, began_ms: int, gaps: list[tuple[int, floa
     return at_ms
 
 
-def test_a_slot_acts_for_the_time_of_its_actions():
+def test_a_slot_acts_for_its_actions_and_a_repeat_counts_once():
     state = RunState()
     end = play(state, 0, START - START % SLICE_MS, [(SLICE_MS, 0.25), (SLICE_MS, 0.75)])
     found = slice_curves(state, end, SLOTS)
     assert found.acting_slots[:2] == [pytest.approx(0.25, abs=0.01), pytest.approx(0.75, abs=0.01)]
     assert found.busy_slots[:2] == [pytest.approx(1.0), pytest.approx(1.0)]
-
-
-def test_an_observation_that_comes_twice_counts_once():
     once, twice = RunState(), RunState()
     play(once, 0, START, [(1000, 0.5), (1000, 0.5)])
     for _ in range(2):

@@ -30,7 +30,7 @@ def shown(grid: SlotGrid, state: RunState) -> dict[str, tuple[str, str]]:
     return {tile.slot: (tile.trajectory_id, tile.state) for tile in grid.update(state)}
 
 
-def test_an_episode_stays_in_its_slot_while_others_come_and_go():
+def test_an_episode_stays_in_its_slot_and_too_many_are_all_shown():
     state, grid = RunState(), SlotGrid(CONFIG)
     for number in range(3):
         seen(state, number, 0)
@@ -38,6 +38,10 @@ def test_an_episode_stays_in_its_slot_while_others_come_and_go():
     seen(state, 1, 1, end=True)
     seen(state, 7, 0)
     assert shown(grid, state) == {"env-0/0": ("t0", "waits"), "env-0/1": ("t7", "waits"), "env-0/2": ("t2", "waits")}
+    state, grid = RunState(), SlotGrid(CONFIG)
+    for number in range(5):
+        seen(state, number, 0)
+    assert len(shown(grid, state)) == 5
 
 
 def test_an_end_without_a_screen_shows_the_screen_of_the_last_action():
@@ -79,13 +83,6 @@ def test_unseen_ended_episodes_replace_older_ones():
     for number in range(3, 30):
         seen(state, number, 1, end=True)
     assert {identity for identity, _ in shown(grid, state).values()} == {"t27", "t28", "t29"}
-
-
-def test_a_host_with_more_episodes_than_slots_shows_them_all():
-    state, grid = RunState(), SlotGrid(CONFIG)
-    for number in range(5):
-        seen(state, number, 0)
-    assert len(shown(grid, state)) == 5
 
 
 @given(st.lists(st.tuples(st.integers(0, 15), st.booleans(), st.sampled_from(["a", "b"]), st.booleans()), max_size=60))

@@ -41,11 +41,14 @@ def test_a_turn_begins_with_a_screen_and_ends_with_an_action():
     assert episode.observe(shown(2, end=END)).stage == "ended"
 
 
-def test_repeated_and_foreign_observations_change_nothing():
+def test_repeated_and_foreign_records_change_nothing():
     episode = follow(shown(0), shown(1))
     other = msgspec.structs.replace(ORDER, order_id="another")
     for one in (shown(0), shown(1), shown(3), shown(2, order=other), shown(1, "t2"), shown(0, "t0")):
         assert episode.observe(one) == episode
+    episode = follow(shown(0), shown(1, end=END))
+    assert not episode.announce(events.trajectory(trajectory_id="t9")).recorded
+    assert episode.announce(events.trajectory(trajectory_id="t1")).recorded
 
 
 def test_a_lost_workers_trajectory_is_replaced_by_that_of_the_next():
@@ -74,12 +77,6 @@ def test_the_page_shows_actions_where_the_person_acted():
     place = 1401 * 1920 // (2 * image[0]), 801 * 1080 // (2 * image[1])
     assert image != (1920, 1080)
     assert page_view("task", episode, policy)["taken"] == [f"click(start_box='({place[0]},{place[1]})')"]
-
-
-def test_an_announcement_of_another_trajectory_is_not_mine():
-    episode = follow(shown(0), shown(1, end=END))
-    assert not episode.announce(events.trajectory(trajectory_id="t9")).recorded
-    assert episode.announce(events.trajectory(trajectory_id="t1")).recorded
 
 
 ROLLOUT = events.rollout_order("rollout")

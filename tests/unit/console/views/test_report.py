@@ -188,7 +188,7 @@ def materials(tmp_path_factory):
     return made_up(tmp_path_factory.mktemp("run"))[1]
 
 
-def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
+def test_answers_are_counted_by_faults_and_prompts_by_what_was_computed(tmp_path):
     folder, inputs = made_up(tmp_path)
     counts = {("marker", "executed"): 3, ("outside", "executed"): 1, ("marker", "refused"): 2}
     common = {"name": names.ENV_ANSWERS_WRONG, "start_ms": START, "at_ms": START + MINUTE}
@@ -198,10 +198,6 @@ def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
     found = report_metrics.build_report(counted)["answers_wrong"]
     assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
-
-
-def test_the_prompts_of_rollout_are_counted_by_what_was_computed(tmp_path):
-    folder, inputs = made_up(tmp_path)
     counts = [
         (names.ROLLOUT_PROMPT_TOKENS, {"source": "computed"}, 300),
         (names.ROLLOUT_PROMPT_TOKENS, {"source": "cached"}, 900),
@@ -341,7 +337,7 @@ def test_the_curves_are_those_of_the_run(materials):
     assert view.slot_shares.x == [], "its workers wrote no metrics"
 
 
-def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(materials):
+def test_faults_are_named_and_counted_by_kind_and_so_are_deaths(materials):
     assert report_metrics.build_report(materials)["env_faults"] == []
     faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
     materials.progress.env_faults.update(faults)
@@ -352,9 +348,6 @@ def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(materia
     assert [fault["episodes"] for fault in report["env_faults"]] == list(range(30, 10, -1))
     assert (report["env_faults"][0]["task"], report["env_faults"][0]["host"]) == ("osworld/os/29#0", "env-0")
     assert len(report["env_faults"][0]["reason"]) == 300
-
-
-def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(materials):
     journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
     report = report_metrics.build_report(msgspec.structs.replace(materials, journal=journal))
     death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}

@@ -21,12 +21,15 @@ def answers(bundle: Bundle) -> RunAnswers:
     return answers_on(config_of(bundle), bundle)
 
 
-def test_a_run_is_described_by_counts_of_its_log(answers: RunAnswers):
+def test_a_run_is_described_by_counts_and_traced_without_token_numbers(answers: RunAnswers):
     said = answers.describe()
     assert sum(one["count"] for one in said["episodes"]) == len(answers.state.finished)
     assert said["train_steps"] == len(answers.state.trained) > 0
     assert said["groups"]["curated"] == len(answers.state.groups)
     assert said["groups"]["dropped: all rewards equal"] > 0
+    newest = answers.state.newest_version
+    text = str(answers.trace(f"v{newest}"))
+    assert "train step" in text and "logprobs" not in text
 
 
 def test_every_order_has_its_reason_its_end_and_its_group(answers: RunAnswers):
@@ -58,12 +61,6 @@ def test_each_task_has_the_fate_of_its_groups(answers: RunAnswers):
     for task_id in tasks:
         said = answers.explain_task(task_id)
         assert said["why"] and said["curated"] == sum(one["fate"].startswith("curated") for one in said["history"])
-
-
-def test_a_trace_leaves_out_the_numbers_of_tokens(answers: RunAnswers):
-    newest = answers.state.newest_version
-    text = str(answers.trace(f"v{newest}"))
-    assert "train step" in text and "logprobs" not in text
 
 
 @pytest.mark.parametrize("question", ["explain_order", "explain_group", "explain_task", "trace"])

@@ -56,7 +56,7 @@ def drawn(moment: Moment) -> str:
     return console.file.getvalue()
 
 
-def test_the_panel_shows_the_figures():
+def test_the_panel_and_the_line_show_the_same_figures():
     text = drawn(MOMENT)
     for part in (
         "20261121-093000-ab12  ·  circle  3:10  ·  5:50 left",
@@ -70,6 +70,10 @@ def test_the_panel_shows_the_figures():
     ):
         assert part in text, part
     assert "recorder" not in text
+    assert format_line(MOMENT) == (
+        "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 100 episodes, success 61% | "
+        "groups 80 curated, 72 consumed | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
+    )
 
 
 def test_the_address_of_the_page_is_the_first_line_or_the_end_of_the_one():
@@ -83,13 +87,6 @@ def test_the_panel_is_drawn_before_anything_is_known():
     assert "policy  0:03" in drawn(early)
     assert "3/9" in drawn(early)
     assert format_line(early) == "policy 0:03 | 3/9"
-
-
-def test_the_line_says_the_same():
-    assert format_line(MOMENT) == (
-        "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 100 episodes, success 61% | "
-        "groups 80 curated, 72 consumed | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
-    )
 
 
 def test_a_group_with_several_topics_is_named_once_with_their_sum():
@@ -121,15 +118,12 @@ def test_a_clock_never_runs_below_zero():
     assert [format_clock(s) for s in (-3, 59.9, 61)] == ["0:00", "0:59", "1:01"]
 
 
-def test_a_start_says_what_it_waits_for_and_no_rates():
+def test_a_start_says_what_it_waits_for_and_the_end_no_figures():
     early = msgspec.structs.replace(SUMMARY, state=fold(rollout_order("o")), trained={}, staleness_max=None)
     moment = msgspec.structs.replace(MOMENT, phase="start", phase_s=20, left_s=None, summary=early)
     moment = msgspec.structs.replace(moment, waiting="starting vLLM in rollout-0", lag={("env", "rollout-orders"): 480})
     assert format_line(moment) == "start 0:20 | starting vLLM in rollout-0"
     assert "starting vLLM in rollout-0" in drawn(moment)
-
-
-def test_figures_of_the_trainer_end_with_training():
     after = msgspec.structs.replace(MOMENT, phase="after")
     assert "loss" in format_line(MOMENT) and "loss" not in format_line(after)
     assert "staleness" not in format_line(after)
