@@ -22,14 +22,11 @@ def budget_of(difficulty=EASY, **curation):
     return decision.event
 
 
-def test_an_easy_task_gets_few_short_rollouts_and_the_reason_in_words():
+def test_an_easy_task_gets_few_short_rollouts_and_an_unseen_one_the_base():
     result = budget_of()
     assert (result.rollouts, result.max_steps) == (3, 4)
     assert result.reason == "3 rollouts because 9 of the last 10 succeeded; at most 4 steps, the longest success"
     assert result.cause == CAUSE
-
-
-def test_an_unseen_task_gets_the_base_and_its_own_limit():
     unseen = msgspec.structs.replace(EASY, attempts=0, successes=0.0, success_rate=None, longest_success=None)
     result = budget_of(unseen)
     assert (result.rollouts, result.max_steps) == (8, 30)

@@ -44,13 +44,7 @@ def test_the_rate_is_over_the_last_window_of_rewarded_finishes():
     assert (result.attempts, result.successes, result.success_rate) == (4, 4.0, 1.0)
 
 
-def test_partial_credit_counts_in_the_rate_but_not_in_the_length():
-    result = after(trajectory("g000000/0/0", "failure", 0.5, steps=7), trajectory("g000000/1/0", steps=2))
-    assert result.success_rate == 0.75
-    assert result.longest_success == 2
-
-
-def test_the_longest_success_never_shrinks():
+def test_the_longest_success_never_shrinks_and_has_no_partial_credit():
     result = after(
         trajectory("g000000/0/0", steps=6),
         trajectory("g000000/1/0", steps=9),
@@ -58,35 +52,29 @@ def test_the_longest_success_never_shrinks():
         trajectory("g000000/3/0", steps=2),
     )
     assert result.longest_success == 9
+    result = after(trajectory("g000000/0/0", "failure", 0.5, steps=7), trajectory("g000000/1/0", steps=2))
+    assert result.success_rate == 0.75
+    assert result.longest_success == 2
 
 
-def test_a_fault_is_published_but_changes_nothing():
-    result = after(trajectory("g000000/0/0"), trajectory("g000000/1/0", "env_error", None))
-    assert (result.attempts, result.success_rate) == (1, 1.0)
-    assert (result.cause.outcome, result.cause.order_id) == ("env_error", "g000000/1/0")
-
-
-def test_evaluations_are_ignored_altogether():
+def test_evaluations_and_a_second_finish_of_an_order_are_ignored():
     assert after(trajectory("eval-v0-0001-0", purpose="eval")) is None
+    first = trajectory("g000000/0/0", "failure", 0.0)
+    assert after(first, trajectory("g000000/0/0", trajectory_id="another")) is None
 
 
-def test_a_demonstration_is_no_attempt_and_no_success_for_the_length():
+def test_demonstrations_guided_rollouts_and_faults_are_no_attempts():
     result = after(trajectory("demo-7", purpose="demonstration", steps=4))
     assert (result.attempts, result.success_rate, result.longest_success) == (0, None, None)
     result = after(trajectory("demo-7", purpose="demonstration", steps=4), trajectory("g000000/0/0", steps=3))
     assert result.longest_success == 3, "the oracle's length is not the policy's"
-
-
-def test_a_guided_rollout_passes_through_without_being_counted():
     result = after(trajectory("g000000/0/0", guided=True, recorded_steps=[0], steps=4))
     assert (result.attempts, result.success_rate, result.longest_success) == (0, None, None)
     assert result.cause.guided, "dispatch does not count it either"
     assert b"guided" not in msgspec.json.encode(after(trajectory("g000000/0/0")))
-
-
-def test_a_second_finish_of_an_order_is_ignored():
-    first = trajectory("g000000/0/0", "failure", 0.0)
-    assert after(first, trajectory("g000000/0/0", trajectory_id="another")) is None
+    result = after(trajectory("g000000/0/0"), trajectory("g000000/1/0", "env_error", None))
+    assert (result.attempts, result.success_rate) == (1, 1.0)
+    assert (result.cause.outcome, result.cause.order_id) == ("env_error", "g000000/1/0")
 
 
 @pytest.mark.parametrize(("outcome", "next_order"), [("env_error", "g000000/0/1"), ("cancelled", "g000000/0/0")])

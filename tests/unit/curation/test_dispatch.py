@@ -137,14 +137,11 @@ def test_a_cancelled_order_stays_open_because_the_broker_gives_it_again():
     assert agent.finish(order, "success") != []
 
 
-def test_the_budget_of_a_demonstration_is_kept_but_closes_nothing():
+def test_a_demonstrations_budget_closes_nothing_and_a_strange_one_is_left():
     agent = Dispatch(tasks=1)
     shown = events.rollout_order("demo-1", task_id="simulated/grid#0")
     assert agent.finish(shown, "success", max_steps=4) == []
     assert {order.max_steps for order in agent.weights()} == {4}
-
-
-def test_a_budget_for_a_task_that_is_not_trained_on_is_passed_over():
     agent = Dispatch(tasks=1)
     agent.finish(events.rollout_order("x", task_id="simulated/grid#1000000"), "success", max_steps=4)
     assert {order.task_id for order in agent.weights()} == {"simulated/grid#0"}

@@ -50,12 +50,18 @@ class Groups:
         return made
 
 
-def test_members_come_in_the_order_of_their_samples_however_they_finish():
+def test_members_come_by_their_samples_and_a_given_up_order_is_not_awaited():
     agent = Groups()
     for sample in (3, 1, 0):
         agent.see(sample, float(sample == 0))
     group = agent.see(2, 0.0)
     assert [member.trajectory_id for member in group.members] == ["t0-0-0", "t0-1-0", "t0-2-0", "t0-3-0"]
+    agent = Groups()
+    agent.see(0, None, 3, outcome="env_error")
+    agent.see(1, 1.0, 3)
+    agent.see(2, 0.0, 3)
+    group = agent.see(0, None, 3, attempt=1, outcome="policy_error")
+    assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0"]
 
 
 def test_advantages_are_over_all_steps_with_an_unbiased_sigma():
@@ -132,15 +138,6 @@ def test_an_own_stored_success_is_selected_and_weighed_as_online():
 def test_what_has_no_entropies_of_the_policy_keeps_all_steps(as_online, purpose, entropies, flag):
     _, member = injected(as_online, purpose, entropies)
     assert (member.selected, member.as_online) == ([0, 1], flag)
-
-
-def test_an_order_given_up_after_its_last_fault_is_not_waited_for():
-    agent = Groups()
-    agent.see(0, None, 3, outcome="env_error")
-    agent.see(1, 1.0, 3)
-    agent.see(2, 0.0, 3)
-    group = agent.see(0, None, 3, attempt=1, outcome="policy_error")
-    assert [member.trajectory_id for member in group.members] == ["t0-1-0", "t0-2-0"]
 
 
 def test_evaluations_and_a_group_without_any_reward_make_no_group():

@@ -166,15 +166,12 @@ def test_a_number_that_dispatch_never_gave_out_is_refused(name, number, text):
     assert msgspec.msgpack.encode(result.state.orders) == before
 
 
-def test_states_that_a_number_far_ahead_rules_already_heal():
+def test_states_that_a_far_number_rules_or_without_a_beginning_heal():
     circle = circle_of(4)
     goes_on(circle, groups=5)
     for name in ("difficulty", "groups"):
         circle.states[name].orders.open_up_to(999_999_999, 8, 256)
     heals(circle)
-
-
-def test_a_tracker_without_the_beginning_of_the_log_follows_dispatch():
     circle = circle_of(5)
     goes_on(circle, groups=400)
     for name in ("difficulty", "groups"):

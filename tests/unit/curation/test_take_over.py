@@ -58,15 +58,12 @@ def rollout(sample: int, reward: float, size: int = 4, **fields: Any) -> Traject
     return events.trajectory(f"t{sample}", **known | fields)
 
 
-def test_without_credit_a_taken_over_rollout_is_no_member():
+def test_only_with_credit_a_taken_over_rollout_counts_by_its_own_steps():
     agent = agent_named("groups")
     [group] = decided(agent, [rollout(0, 1.0, **TAKEN), rollout(1, 0.0), rollout(2, 1.0), rollout(3, 0.5)])
     assert [member.trajectory_id for member in group.members] == ["t1", "t2", "t3"]
     failed = [rollout(sample, float(sample == 0), **(TAKEN if sample == 0 else {})) for sample in range(4)]
     assert decided(agent, failed) == [], "its success lifts no failures of others"
-
-
-def test_with_credit_only_the_policys_own_steps_are_selected():
     agent = agent_named("groups", CREDIT)
     [group] = decided(agent, [rollout(0, 1.0, **TAKEN), *(rollout(sample, 0.0) for sample in (1, 2, 3))])
     first = group.members[0]

@@ -82,15 +82,12 @@ def test_the_messages_are_those_of_the_models_agent_for_osworld(steps, history):
     assert as_messages(prompts.prompt_turns(observed(steps), policy)) == expected
 
 
-def test_answers_in_boxes_are_shown_with_their_tokens():
+def test_answers_in_boxes_have_their_tokens_and_osworlds_prompt():
     policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", prompt="box"))
     prompt = TEMPLATES["box"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
     answers = [f"Thought: Step {n}.\nAction: click(start_box='<|box_start|>({n},549)<|box_end|>')" for n in (1, 2)]
     expected = agent_messages(prompt, ["5c0", "5c1", "5c2"], answers, 5)
     assert as_messages(prompts.prompt_turns(observed(2), policy)) == expected
-
-
-def test_the_prompt_in_boxes_is_that_of_osworlds_agent():
     assert hashlib.sha256(TEMPLATES["box"].encode()).hexdigest() == OSWORLD_PROMPT_SHA
 
 

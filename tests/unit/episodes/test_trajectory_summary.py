@@ -119,12 +119,9 @@ def test_whatever_step_is_missing_no_trajectory_is_made_up(length, data):
         summarize([step for step in whole if step.step not in gone])
 
 
-def test_a_trajectory_that_has_not_ended_is_none():
+def test_a_trajectory_that_has_not_ended_is_none_and_a_broken_one_a_fault():
     with pytest.raises(Incomplete, match="none of them ends"):
         summarize([observation(0), observation(1, answer())])
-
-
-def test_a_broken_trajectory_is_an_environment_error():
     trajectory = broken_trajectory(observation(3, answer(), SUCCESS), "step 1 is missing")
     assert (trajectory.outcome, trajectory.reward, trajectory.order_id) == ("env_error", None, "g/0")
 

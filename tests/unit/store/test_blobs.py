@@ -39,16 +39,13 @@ def test_the_cache_stays_bounded_and_returns_the_last_value(puts):
         assert cache.bytes == sum(len(cache.get(str(n)) or b"") for n in range(10)) <= 100
 
 
-def test_the_cache_forgets_what_was_used_longest_ago():
+def test_the_cache_forgets_what_was_used_longest_ago_and_takes_no_larger():
     cache = BlobCache(limit_bytes=10)
     cache.put("a", bytes(5))
     cache.put("b", bytes(5))
     assert cache.get("a") is not None
     cache.put("c", bytes(5))
     assert (cache.get("a") is not None, cache.get("b"), cache.get("c") is not None) == (True, None, True)
-
-
-def test_a_blob_larger_than_the_cache_is_not_cached():
     cache = BlobCache(limit_bytes=10)
     cache.put("small", bytes(5))
     cache.put("large", bytes(11))

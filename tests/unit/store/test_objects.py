@@ -45,13 +45,10 @@ def test_an_unreachable_store_is_waited_for_and_then_named(monkeypatch: pytest.M
     assert clock.now_s == pytest.approx(100.3), "two tries"
 
 
-def test_without_a_place_there_is_no_object_store():
+def test_without_a_place_there_is_no_store_and_a_resumed_run_keeps_its_own():
     assert open_objects(Config().store) is None
     with pytest.raises(UserError, match=r"store\.objects\.uri"):
         open_objects(parse({"store": {"objects": {"uri": "nothing://x"}}}).store)
-
-
-def test_a_resumed_run_keeps_the_place_of_its_screenshots():
     other = parse({"store": {"objects": {"uri": "s3://other/x"}}})
     [change] = changed_keys(Config(), other)
     assert (change.place, change.reason) == ("store.objects.uri", "its screenshots are there")

@@ -100,15 +100,12 @@ def test_the_report_reads_only_metrics_of_the_table():
     assert set(report_view.LEARNING) | set(HEADLINES) <= BY_NAME.keys()
 
 
-def test_a_name_is_found_exactly_or_by_its_family():
+def test_a_name_is_unique_and_found_exactly_or_by_its_family():
     assert find("kl_reference") is BY_NAME["kl_reference"]
     assert find("reward") is BY_NAME["reward"]
     assert find("reward/miniwob/click-test") is BY_NAME["reward/PAGE"]
     assert find("staleness/3") is BY_NAME["staleness/N"]
     assert [find(name) for name in ("kl", "clip_fraction", "ratio_mean", "loss/3", "staleness")] == [None] * 5
-
-
-def test_names_are_unique_and_a_group_is_in_one_place():
     assert len(BY_NAME) == len(ALL)
     groups = [one.group for one in ALL]
     assert groups == sorted(groups, key=groups.index)

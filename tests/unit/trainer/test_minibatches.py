@@ -85,7 +85,7 @@ def test_minibatches_do_not_depend_on_how_ranks_share_the_samples(size: int, cou
         assert Counter(name for parts in found for name in parts[part]) == Counter(expected)
 
 
-def test_groups_are_mixed_and_every_step_and_run_shuffles_anew():
+def test_groups_are_mixed_anew_each_step_but_one_minibatch_keeps_order():
     groups = [ready(number, 12) for number in range(4)]
     first, second = whole(groups, 2)
     assert {name[0] for name in first} == {name[0] for name in second} == {"g0", "g1", "g2", "g3"}
@@ -93,8 +93,5 @@ def test_groups_are_mixed_and_every_step_and_run_shuffles_anew():
     assert whole(groups, 2, version=4) != [first, second]
     other = whole([ready(number, 12, run="other-") for number in range(4)], 2)
     assert [[(g, t.removeprefix("other-"), s) for g, t, s in part] for part in other] != [first, second]
-
-
-def test_one_minibatch_is_the_samples_in_the_order_of_their_groups():
     groups = [ready(number, 5) for number in range(3)]
     assert whole(groups, 1) == names([groups])

@@ -52,15 +52,12 @@ def test_a_step_left_out_is_context_and_a_new_window_starts_a_row():
     assert [[item.step for item in row.samples] for row in build(ALL, steps)] == [[0, 1], [2]]
 
 
-def test_an_answer_that_later_prompts_repeat_in_other_tokens_is_a_branch():
+def test_an_answer_repeated_in_other_tokens_is_a_branch_and_a_cut_one_not():
     later = step_sample("a", 1, [[8, 8, END], ANSWERS[1]])
     first = step_sample("a", 0, ANSWERS)
     (row,) = build(ALL, [first, later])
     assert row.branches == [later, first]
     assert len(build(EXTENDED, [first, later])) == 2
-
-
-def test_an_answer_cut_before_its_end_is_on_the_trunk():
     cut = [ANSWERS[0][:2], *ANSWERS[1:]]
     samples = [step_sample("a", 0, cut), step_sample("a", 1, ANSWERS)]
     (row,) = build(EXTENDED, samples)

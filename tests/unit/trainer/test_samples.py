@@ -56,7 +56,7 @@ def with_source(made: SyntheticBacklog, source: str) -> CuratedGroup:
     return msgspec.structs.replace(made.group, members=members)
 
 
-def test_each_selected_step_is_one_sample_with_the_rollouts_own_tokens(made: SyntheticBacklog) -> None:
+def test_only_selected_steps_are_samples_with_the_rollouts_own_tokens(made: SyntheticBacklog) -> None:
     selection = selected(made)
     assert not selection.refused
     expected = {(member.trajectory_id, step) for member in made.group.members for step in member.selected}
@@ -65,9 +65,6 @@ def test_each_selected_step_is_one_sample_with_the_rollouts_own_tokens(made: Syn
         taken = made.observations[item.trajectory_id][item.step + 1].taken
         assert taken is not None
         assert (item.answer, item.logprobs, item.versions) == (taken.tokens, taken.logprobs, taken.versions)
-
-
-def test_only_selected_steps_are_trained(made: SyntheticBacklog) -> None:
     members = [msgspec.structs.replace(member, selected=[0]) for member in made.group.members]
     selection = selected(made, msgspec.structs.replace(made.group, members=members))
     assert {item.step for item in selection.samples} == {0}
@@ -120,7 +117,7 @@ def test_a_step_that_the_store_lacks_is_refused_and_counted(made: SyntheticBackl
     assert selection.refused == {"missing_step": len(made.group.members[0].selected)}
 
 
-def test_a_demonstration_is_tokenized_from_its_text_without_logprobs(made: SyntheticBacklog) -> None:
+def test_a_demonstration_and_a_pooled_member_have_tokens_but_no_logprobs(made: SyntheticBacklog) -> None:
     demonstration = alter_group(made, "trajectory-7-1", 1, tokens=[], logprobs=[], text="click(...)", prompt_sha="")
     pooled = with_source(demonstration, "pool")
     item = next(
@@ -128,9 +125,6 @@ def test_a_demonstration_is_tokenized_from_its_text_without_logprobs(made: Synth
     )
     assert item.answer == Characters().answer_tokens("click(...)")
     assert item.logprobs is None
-
-
-def test_a_member_from_the_pool_keeps_its_tokens_but_is_not_corrected(made: SyntheticBacklog) -> None:
     plain, pooled = selected(made), selected(made, with_source(made, "pool"))
     assert [item.answer for item in pooled.samples] == [item.answer for item in plain.samples]
     assert all(item.logprobs is None for item in pooled.samples)

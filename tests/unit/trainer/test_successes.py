@@ -122,14 +122,11 @@ def test_imitation_beside_a_batch_has_advantage_one_and_no_correction():
     assert {(one.advantage, one.source, one.version_min) for one in made.members} == {(1.0, "pool", None)}
 
 
-def test_a_checkpoint_of_before_resumes_without_successes():
-    for text in (b'{"version":3,"train_step":3}', b'{"memory":{"steps":1,"successes":{"t":[]}}}'):
-        assert msgspec.json.decode(text, type=TrainerState).memory.history == ()
-
-
-def test_only_what_may_be_imitated_is_remembered():
+def test_only_what_may_be_imitated_is_remembered_and_nothing_of_before():
     assert history_limit(Trainer()) == 0
     assert history_limit(IMITATE) == 6
+    for text in (b'{"version":3,"train_step":3}', b'{"memory":{"steps":1,"successes":{"t":[]}}}'):
+        assert msgspec.json.decode(text, type=TrainerState).memory.history == ()
 
 
 def test_more_than_what_is_remembered_cannot_be_drawn():

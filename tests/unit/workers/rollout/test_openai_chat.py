@@ -89,15 +89,12 @@ def test_collapsing_undoes_the_expansion_of_images_that_something_parts(tokens: 
     assert openai_chat.collapse_images(expanded, IMAGE) == token_ids
 
 
-def test_the_instructions_join_the_system_message_or_make_one():
+def test_instructions_join_the_system_message_and_turns_of_a_role_are_one():
     user = MessagePart(role="user", text="Do it.")
     system = MessagePart(role="system", text="You use a computer.")
     [first, rest] = openai_chat.add_instructions([system, user], "Screen {width}x{height}: {other}", "native", 3, 4)
     assert (first.text, rest) == ("You use a computer.\n\nScreen 3x4: {other}", user)
     assert [turn.role for turn in openai_chat.add_instructions([user], "", "native", 3, 4)] == ["system", "user"]
-
-
-def test_turns_of_one_role_are_one_message():
     turns = [
         MessagePart(role="user", text="a"),
         MessagePart(role="user", text="b"),

@@ -241,15 +241,6 @@ async def test_an_endpoint_that_fails_ends_the_start_with_its_reason():
         await engine.stop()
 
 
-async def test_the_first_answer_is_asked_for_with_an_image():
-    async with served(says(chat())) as endpoint:
-        engine = OpenaiEngine(config(endpoint.url), read)
-        await engine.start(FIXED)
-        await engine.stop()
-    [body] = endpoint.bodies
-    assert any(part["type"] == "image_url" for message in body["messages"] for part in message["content"])
-
-
 @pytest.mark.parametrize("status", [400, 422])
 async def test_rejected_sampling_parameters_are_left_out(status):
     """OpenAI's own models do, and sample neutrally of themselves."""

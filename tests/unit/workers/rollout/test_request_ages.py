@@ -18,21 +18,18 @@ def test_a_budget_is_what_its_host_waits_whatever_that_hosts_clock_says(off_ms):
     assert budget_s(events.action_request(deadline_ms=sent_ms + 20_000), SimpleNamespace(timestamp=sent_ms)) == 20.0
 
 
-def test_what_was_not_seen_waiting_is_new():
-    ages = RequestAges(SetClock(0.0))
-    assert ages.age_s(0, 0) == 0.0
-    ages.note_ends({0: 5})
-    assert ages.age_s(0, 5) == 0.0
-    assert ages.age_s(1, 0) == 0.0
-
-
-def test_what_was_seen_waiting_is_as_old_as_the_first_look_that_saw_it():
+def test_what_was_seen_waiting_is_as_old_as_the_first_look_else_new():
     clock = SetClock(0.0)
     ages = RequestAges(clock)
     for clock.now_s, end in ((1.0, 3), (2.0, 3), (3.0, 6)):
         ages.note_ends({0: end})
     clock.now_s = 10.0
     assert [ages.age_s(0, offset) for offset in (0, 2, 3, 5, 6)] == [9.0, 9.0, 7.0, 7.0, 0.0]
+    ages = RequestAges(SetClock(0.0))
+    assert ages.age_s(0, 0) == 0.0
+    ages.note_ends({0: 5})
+    assert ages.age_s(0, 5) == 0.0
+    assert ages.age_s(1, 0) == 0.0
 
 
 def test_a_partition_that_went_away_begins_anew():

@@ -29,20 +29,14 @@ def test_what_a_member_had_begun_when_it_died_has_seen_one_more_death():
     assert assigned(second.note(0)).deaths == {"a": 1}, "this member has survived it"
 
 
-def test_one_death_is_in_the_notes_of_all_partitions_and_counts_once():
+def test_one_death_counts_once_and_living_or_giving_up_is_none():
     first = assigned("", "")
     first.begin(0, "order 0", "a")
     first.begin(1, "order 1", "a")
     assert assigned(first.note(0), first.note(1)).deaths == {"a": 1}
-
-
-def test_what_a_living_member_has_begun_on_another_partition_is_no_death():
     first = assigned("")
     first.begin(1, "order 1", "a")
     assert assigned("", others=(first.note(1),)).deaths.get("a", 0) == 0
-
-
-def test_giving_up_in_order_is_no_death_and_keeps_earlier_ones():
     first = assigned("")
     first.begin(0, "order 0", "a")
     second = assigned(first.note(0))

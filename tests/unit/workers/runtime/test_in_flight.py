@@ -12,13 +12,16 @@ def owning(*partitions: int) -> InFlightRecords[int]:
     return state
 
 
-def test_a_record_is_committed_when_it_and_all_before_it_are_finished():
+def test_a_record_is_committed_with_all_before_it_as_a_dead_letter_is():
     state = owning(0)
     assert {state.deliver(name, TrackedOffset(0, offset)) for offset, name in enumerate("abc")} == {DeliveryStatus.NEW}
     state.finish("b")
     assert state.offsets.commits() == {0: 0}
     state.finish("a")
     assert state.offsets.commits() == {0: 2}
+    state = owning(0)
+    state.skip(TrackedOffset(0, 0))
+    assert state.offsets.commits() == {0: 1}
 
 
 @pytest.mark.parametrize("status", [DeliveryStatus.IN_FLIGHT, DeliveryStatus.FINISHED])
@@ -48,12 +51,6 @@ def test_a_record_of_a_revoked_partition_is_not_handled():
     assert state.deliver("a", TrackedOffset(1, 0)) is DeliveryStatus.REVOKED
     assert state.in_flight == {}
     assert state.deliver("b", TrackedOffset(0, 0)) is DeliveryStatus.NEW
-
-
-def test_a_dead_letter_does_not_hold_the_others():
-    state = owning(0)
-    state.skip(TrackedOffset(0, 0))
-    assert state.offsets.commits() == {0: 1}
 
 
 def test_a_limited_number_of_finished_records_is_remembered(monkeypatch):

@@ -22,25 +22,27 @@ async def broken() -> None:
     raise OSError("the disk is gone")
 
 
-async def test_work_that_ends_ends_what_supports_it():
+async def test_work_that_ends_ends_its_support_whose_end_or_error_is_raised():
     support = asyncio.ensure_future(for_ever())
     await lifecycle.run_until_first_exit(at_once(), support=support)
     assert support.cancelled()
-
-
-async def test_support_that_ends_even_cleanly_is_an_error_that_names_it():
     with pytest.raises(lifecycle.UnexpectedExit, match="background task exited: replies"):
         await lifecycle.run_until_first_exit(for_ever(), replies=at_once(), commits=for_ever())
-
-
-async def test_the_error_of_a_part_is_raised_as_it_is():
     with pytest.raises(OSError, match="the disk is gone"):
         await lifecycle.run_until_first_exit(for_ever(), replies=broken())
     with pytest.raises(OSError, match="the disk is gone"):
         await lifecycle.run_until_first_exit(broken(), replies=for_ever())
 
 
-async def test_a_stop_during_the_start_cancels_it_and_cleans_up():
+async def test_a_start_succeeds_or_fails_or_a_stop_cancels_and_cleans_it_up():
+    stop = asyncio.Event()
+
+    async def start() -> str:
+        return "started"
+
+    assert await lifecycle.cancel_on_stop(stop, start()) == "started"
+    with pytest.raises(OSError, match="disk"):
+        await lifecycle.cancel_on_stop(stop, broken())
     stop, cleaned = asyncio.Event(), asyncio.Event()
 
     async def start() -> str:
@@ -53,17 +55,6 @@ async def test_a_stop_during_the_start_cancels_it_and_cleans_up():
 
     assert await lifecycle.cancel_on_stop(stop, start()) is None
     assert cleaned.is_set()
-
-
-async def test_a_start_that_succeeds_or_fails_says_so():
-    stop = asyncio.Event()
-
-    async def start() -> str:
-        return "started"
-
-    assert await lifecycle.cancel_on_stop(stop, start()) == "started"
-    with pytest.raises(OSError, match="disk"):
-        await lifecycle.cancel_on_stop(stop, broken())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
