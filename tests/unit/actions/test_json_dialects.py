@@ -159,12 +159,16 @@ def test_what_follows_a_move_to_where_it_acts_is_one_action():
     assert Computer13().read(held, VIEW).actions == (actions.MouseDown(1, 2),)
 
 
-def test_a_diagonal_scroll_is_two():
+def test_a_diagonal_scroll_is_two_and_relative_places_are_thousandths():
     diagonal = fenced({"action_type": "SCROLL", "dx": 1, "dy": -2})
     assert Computer13(several="all").read(diagonal, VIEW).actions == (
         actions.Scroll(7, 8, "right", 1),
         actions.Scroll(7, 8, "down", 2),
     )
+    click = {"action": "left_click", "coordinate": [500, 250]}
+    assert QwenComputerUse(coordinates="relative").read(qwen(click), VIEW).actions == (actions.Click(644, 182),)
+    item = {"action_type": "CLICK", "x": 500, "y": 250}
+    assert Computer13(coordinates="relative").read(fenced(item), VIEW).actions == (actions.Click(644, 182),)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +236,3 @@ def test_calls_and_actions_without_sense_are_refused_even_leniently(answer):
     dialect = Computer13 if "```" in answer else QwenComputerUse
     with pytest.raises(actions.Unparsable):
         dialect(strictness="lenient").read(answer, VIEW)
-
-
-def test_relative_places_are_thousandths_of_the_image():
-    click = {"action": "left_click", "coordinate": [500, 250]}
-    assert QwenComputerUse(coordinates="relative").read(qwen(click), VIEW).actions == (actions.Click(644, 182),)
-    item = {"action_type": "CLICK", "x": 500, "y": 250}
-    assert Computer13(coordinates="relative").read(fenced(item), VIEW).actions == (actions.Click(644, 182),)

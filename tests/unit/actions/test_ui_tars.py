@@ -138,15 +138,12 @@ def test_actions_of_a_phone_are_read_and_written_by_its_prompt(answer, action):
     assert mobile.read(mobile.write(action, VIEW), VIEW, APPS).actions == (action,)
 
 
-def test_actions_of_a_phone_need_its_prompt_and_its_apps():
+def test_actions_of_a_phone_need_its_prompt_which_lists_its_functions():
     with pytest.raises(Unparsable, match="unknown action 'long_press'"):
         FIRST.read("Action: long_press(point='<point>5 6</point>')", VIEW)
     with pytest.raises(Unparsable, match="unknown function 'open_app'"):
         UiTars(prompt="mobile").read("Action: open_app(app_name='Clock')", VIEW)
     assert FIRST.write(Click(5, 6, "right"), VIEW) == "Action: right_single(point='<point>5 6</point>')"
-
-
-def test_the_prompt_of_a_phone_lists_functions_without_own_actions():
     [_, (_, alone)] = UiTars(prompt="mobile").system_messages("Go.", VIEW)
     [_, (_, text)] = UiTars(prompt="mobile").system_messages("Go.", VIEW, APPS)
     assert "- set_text(" in text and "- open_app(" not in text

@@ -69,14 +69,11 @@ def rollouts(*won: bool, page: str = PAGE, purpose: str = "train", first: int = 
     return state
 
 
-def test_success_counts_training_rollouts_of_the_page_alone():
+def test_success_counts_rollouts_of_the_page_alone_over_a_full_window():
     state = rollouts(False, True)
     for other in (rollouts(True, page="click-tab-2"), rollouts(True, purpose="eval")):
         state.finished |= other.finished
     assert [one.reward for one in figures.rollouts_of(state, PAGE)] == [0.0, 1.0]
-
-
-def test_the_curve_is_the_mean_over_a_full_window():
     curve = figures.success_curve(figures.rollouts_of(rollouts(False, True, True, True), PAGE), window=2)
     assert curve == [(1000, 0.5), (2000, 1.0), (3000, 1.0)]
     assert figures.success_curve([], window=2) == []

@@ -79,11 +79,15 @@ def differing(one: dict, other: dict) -> set[str]:
     return {key for key in one if one[key] != other[key]}
 
 
-def test_shipped_variants_are_distinct_configurations():
+def test_shipped_variants_are_distinct_and_named_ones_come_with_the_base():
     found = variants.read()
     assert len({msgspec.json.encode(config) for config in found.values()}) == len(found) > 15
     listed = tomllib.loads(variants.FILE.read_text())["variants"]
     assert list(found) == ["base", *listed]
+    assert list(variants.select_variants(variants.read(), ["kl"])) == ["base", "kl"]
+    assert variants.select_variants(variants.read(), []) == variants.read()
+    with pytest.raises(ConfigError, match="no variant 'nothing': known are base, "):
+        variants.select_variants(variants.read(), ["nothing"])
 
 
 def write_variants(folder: Path, text: str) -> Path:
@@ -93,14 +97,11 @@ def write_variants(folder: Path, text: str) -> Path:
     return file
 
 
-def test_a_variant_keeps_what_it_does_not_name(tmp_path: Path):
+def test_a_variant_keeps_what_it_does_not_name_of_the_base(tmp_path: Path):
     found = variants.read(write_variants(tmp_path, 'variants.other.trainer.objective = "gspo"\n'))
     assert found["other"].trainer.objective == "gspo"
     assert found["other"].trainer.learning_rate == found["base"].trainer.learning_rate == 1e-3
     assert found["base"].tasks.file == str(tmp_path / "t.toml")
-
-
-def test_all_variants_have_what_the_base_has_instead_of_the_deployment(tmp_path: Path):
     text = 'tasks = "clicks.toml"\nbase.warmup.steps = 7\nvariants.other.trainer.objective = "gspo"\n'
     found = variants.read(write_variants(tmp_path, text))
     for config in found.values():
@@ -120,13 +121,6 @@ def test_all_variants_have_what_the_base_has_instead_of_the_deployment(tmp_path:
 def test_a_variant_that_is_none_is_refused(tmp_path: Path, text: str, error: str):
     with pytest.raises(ConfigError, match=error):
         variants.read(write_variants(tmp_path, text))
-
-
-def test_named_variants_come_with_the_base_and_an_unknown_name_is_refused():
-    assert list(variants.select_variants(variants.read(), ["kl"])) == ["base", "kl"]
-    assert variants.select_variants(variants.read(), []) == variants.read()
-    with pytest.raises(ConfigError, match="no variant 'nothing': known are base, "):
-        variants.select_variants(variants.read(), ["nothing"])
 
 
 def test_only_a_click_on_a_part_does_something():
@@ -185,16 +179,13 @@ def test_the_oracle_solves_every_recorded_problem(task: tasks.Task):
     assert (shown.outcome, shown.reward, shown.steps) == ("success", 1.0, 1 if task.page == "one" else 2)
 
 
-def test_episodes_end_at_their_limits_with_the_policys_tokens():
+def test_episodes_end_at_their_limits_or_an_answer_that_is_no_action():
     played = play([begun(task) for task in TASKS.train], answering("Action: click(start_box='(0,0)')"))
     for task, observations in zip(TASKS.train, played, strict=True):
         shown = summarize(observations)
         assert (shown.outcome, shown.steps) == ("truncated", task.max_steps)
         assert (shown.task_id, shown.version_min, shown.step_entropies) == (task.task_id, 3, [0.75] * task.max_steps)
         assert [seen.screenshot is None for seen in observations] == [False] * task.max_steps + [True]
-
-
-def test_an_answer_that_is_no_action_ends_the_episode():
     [observations] = play([begun(TASKS.train[0])], answering("Click it"))
     assert summarize(observations).outcome == "invalid_action"
 
@@ -278,15 +269,12 @@ def test_a_variant_that_starts_lower_gains_more_and_ends_the_same():
     assert (row.end, row.end_to_base) == ("60.0 ± 127.1", "+0.0 ± 0.0")
 
 
-def test_a_table_marks_intervals_without_zero_and_one_seed_has_none():
+def test_an_interval_covers_the_mean_and_one_without_zero_is_marked():
     base, other = report.table_rows(report.compare_variants(RUNS))
     assert (base.sampled, base.sampled_to_base) == ("+20.0 ± 24.8", "")
     assert other.sampled_to_base == "+12.0 ± 5.0 *"
     [single, more] = report.table_rows(report.compare_variants(RUNS[:2]))
     assert (single.seeds, single.sampled, more.sampled_to_base) == (1, "+10.0", "+10.0")
-
-
-def test_an_interval_covers_the_mean_as_often_as_it_says():
     chance = random.Random(0)
     trials = [report.estimate([chance.gauss(1.0, 0.3) for _ in range(4)]) for _ in range(2000)]
     covered = sum(abs(trial.mean - 1.0) <= trial.half for trial in trials)

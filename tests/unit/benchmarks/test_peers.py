@@ -31,12 +31,9 @@ def turn(cpu_s: float, *slots: tuple[float, int], ends: list[tuple[int, bool, fl
     return Turn(own, {"python": 0.0, "node": 0.0, "chromium": cpu_s})
 
 
-def test_environments_that_end_at_different_times_count_at_their_own_pace():
+def test_environments_count_at_their_own_pace_and_ratios_by_round():
     assert turn(1.0, (2.0, 4), (4.0, 4)).steps_per_s == 3.0
     assert turn(1.0, (2.0, 4), (4.0, 6)).core_ms() == 100.0
-
-
-def test_ratios_are_taken_round_by_round():
     turns = {"ours": [turn(1.0, (1.0, 10)), turn(1.0, (1.0, 20))], "peer": [turn(4.0, (1.0, 5)), turn(1.0, (1.0, 20))]}
     ratios = browsers.compare_contestants(turns, "ours")
     assert ratios["peer"]["steps_per_s"] == [0.75, 0.5, 1.0]

@@ -179,10 +179,13 @@ def test_a_comparison_has_a_simulation_with_measured_overheads(monkeypatch):
         assert without[mode]["actions_per_min"] < with_them[mode]["actions_per_min"]
 
 
-def test_the_same_seed_gives_the_same_run():
+def test_a_seed_gives_the_same_run_and_too_short_a_one_is_refused():
     one, other = (simulation("dart", seed=3).run(5_000) for _ in range(2))
     assert one == other
     assert simulation("dart", seed=4).run(5_000) != one
+    account = Account(1, 1, 1, trained=[OptimizerStep(5.0, 1.0, 10, 0)])
+    with pytest.raises(UserError, match="run for longer"):
+        utilization_metrics(account, 0)
 
 
 def test_spans_of_a_slot_never_overlap_and_fill_its_episodes():
@@ -210,12 +213,6 @@ def test_time_covered_is_what_counting_seconds_gives(drawn, start, lasts):
     )
     assert covered_time(spans, start, start + lasts) == counted
     assert overlap([(a, b) for _, a, b in spans], start, start + lasts) >= counted
-
-
-def test_too_short_a_run_is_refused():
-    account = Account(1, 1, 1, trained=[OptimizerStep(5.0, 1.0, 10, 0)])
-    with pytest.raises(UserError, match="run for longer"):
-        utilization_metrics(account, 0)
 
 
 def test_the_newest_accounts_are_drawn_in_table_order(tmp_path: Path):

@@ -38,11 +38,13 @@ def test_a_record_that_fits_is_whole_even_at_its_topic_s_own_limit():
         assert made.headers[0] == ("id", b"r")
 
 
-def test_a_record_with_neither_key_nor_value_is_a_stub_that_a_client_sends():
+def test_what_has_no_key_and_value_or_stands_for_a_batch_is_a_stub():
     made = letter(Read(key=None, value=None))
     assert (made.key, made.value) == (None, b"")
     assert b"neither key nor value" in find_header(made.headers, STUB)
     assert find_header(made.headers, dead_letters.SIZE) is None
+    made = letter(Read(key=None, value=b"head", headers=((UNREADABLE, b"a batch"),)))
+    assert find_header(made.headers, STUB) == b"a batch"
 
 
 @pytest.mark.parametrize("value", [b"x" * (8 << 20), b"0123456789" * (LIMIT // 10)])
@@ -54,11 +56,6 @@ def test_a_value_that_is_too_large_leaves_size_digest_head_and_place(value: byte
     assert (made.key, made.value) == (b"key", value[:HEAD_BYTES])
     place = [facts[name] for name in (dead_letters.TOPIC, dead_letters.PARTITION, dead_letters.OFFSET)]
     assert place == [b"dart.x.observations", b"3", b"17"]
-
-
-def test_what_stands_for_an_unread_batch_is_a_stub():
-    made = letter(Read(key=None, value=b"head", headers=((UNREADABLE, b"a batch"),)))
-    assert find_header(made.headers, STUB) == b"a batch"
 
 
 @given(

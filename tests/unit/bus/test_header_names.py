@@ -68,12 +68,16 @@ def test_every_way_not_to_be_text_is_contained(parse, wrong):
     assert [dict(record.headers).get(UNREADABLE) is not None for record in found] == [True, False]
 
 
-def test_batches_beside_it_pass_as_they_are():
+def test_batches_beside_it_pass_and_a_damaged_one_is_one_stand_in():
     good = batch([[("id", b"1")]])
     changed = replace_unreadable(good + batch([[(MARK, b"")]]) + good)
     assert changed.startswith(good)
     assert changed.endswith(good)
     assert replace_unreadable(good + good) == good + good
+    damaged = bytearray(batch([[(MARK, b"x")]]))
+    damaged[57:61] = (3).to_bytes(4, "big")
+    found, _ = read(OfAiokafka, replace_unreadable(bytes(damaged)))
+    assert "damaged" in dict(found[0].headers)[UNREADABLE].decode()
 
 
 @given(st.lists(st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=4), max_size=4))
@@ -81,10 +85,3 @@ def test_what_is_text_passes_whatever_it_is(records):
     plain = [[(name.replace("~", ""), value) for name, value in headers] for headers in records]
     if plain:
         assert replace_unreadable(batch(plain)) == batch(plain)
-
-
-def test_a_damaged_batch_with_such_a_name_is_one_stand_in():
-    damaged = bytearray(batch([[(MARK, b"x")]]))
-    damaged[57:61] = (3).to_bytes(4, "big")
-    found, _ = read(OfAiokafka, replace_unreadable(bytes(damaged)))
-    assert "damaged" in dict(found[0].headers)[UNREADABLE].decode()

@@ -62,10 +62,14 @@ async def test_a_coordinator_is_looked_up_once_and_again_when_it_has_moved():
     assert broker.looked_up == 2
 
 
-async def test_an_added_unread_partition_counts_as_lag():
+async def test_an_added_partition_counts_as_lag_and_a_gone_topic_has_none():
     broker = Broker()
     broker.partitions = 2
     assert await broker.reader.read() == [*BEHIND, Lag("env", "rollout-orders", 1, 0, 5)]
+    broker = Broker()
+    broker.partitions = 0
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await broker.reader.progress("env", rollout_orders.TOPIC)
 
 
 async def test_lag_is_unknown_while_the_broker_is_down():
@@ -83,10 +87,3 @@ async def test_progress_ignores_an_offset_beyond_the_end():
         broker = Broker()
         broker.begin, broker.committed = begin, committed
         assert await broker.reader.progress("env", rollout_orders.TOPIC) == {0: GroupProgress(expected, 5)}
-
-
-async def test_a_topic_that_is_gone_has_no_progress():
-    broker = Broker()
-    broker.partitions = 0
-    with pytest.raises(UnknownTopicOrPartitionError):
-        await broker.reader.progress("env", rollout_orders.TOPIC)

@@ -43,13 +43,10 @@ def test_copies_on_remaining_brokers_stay_first(deployment):
         assert list(move.brokers[: len(kept)]) == kept
 
 
-def test_new_copies_are_spread_over_the_brokers():
+def test_new_copies_are_spread_and_more_than_brokers_are_refused():
     present = [PlacedPartition("t", partition, (1,)) for partition in range(6)]
     moves = plan_moves(present, [1, 2, 3], 2)
     assert Counter(broker for move in moves for broker in move.brokers) == {1: 6, 2: 3, 3: 3}
-
-
-def test_more_copies_than_brokers_are_refused():
     with pytest.raises(UserError, match="replicas is 3, and there are 2 brokers"):
         plan_moves([], [1, 2], 3)
 

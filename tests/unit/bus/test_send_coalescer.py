@@ -86,16 +86,12 @@ async def test_the_patient_go_with_the_next_that_does_not_wait_for_others():
 
 
 @by_clockwork
-async def test_the_patient_go_with_a_release_that_was_waited_for():
+async def test_the_patient_go_with_a_release_that_was_waited_for_or_their_own():
     coalescer = SendCoalescer(0.01)
     await coalescer.wait()
     await asyncio.sleep(0)
     patient, waiting = asyncio.create_task(coalescer.join(60.0)), asyncio.create_task(coalescer.wait())
     await asyncio.wait_for(asyncio.gather(patient, waiting), 10)
-
-
-@by_clockwork
-async def test_patient_senders_are_released_together_after_their_patience():
     coalescer = SendCoalescer(0.0)
     short, long = asyncio.create_task(coalescer.join(0.01)), asyncio.create_task(coalescer.join(60.0))
     await asyncio.wait_for(asyncio.gather(short, long), 10)

@@ -68,27 +68,24 @@ def test_only_partitions_of_a_leaver_or_for_a_joiner_move(count, events):
         check_balance(count, owned)
 
 
-def test_one_partition_of_four_moves_when_a_worker_leaves():
+def test_partitions_move_for_balance_alone_and_go_to_their_readers():
     first = assign(4, dict.fromkeys("abcd", PartitionClaim()))
     assert first == {"a": [0], "b": [1], "c": [2], "d": [3]}
     after = assign(4, claimed({name: first[name] for name in "bcd"}))
     assert after == {"b": [0, 1], "c": [2], "d": [3]}
     assert assign(4, claimed(after) | {"e": PartitionClaim()}) == {"b": [0], "c": [2], "d": [3], "e": [1]}
-
-
-def test_a_claim_of_an_older_assignment_does_not_count():
-    """As of a member that was frozen while its partitions were given to others."""
-    newer = {name: PartitionClaim(7, {TOPIC: numbers}) for name, numbers in {"b": [0, 1], "c": [2, 3]}.items()}
-    assert assign(4, {"d": PartitionClaim(6, {TOPIC: [0, 2]})} | newer) == {"b": [0, 1], "c": [2], "d": [3]}
-
-
-def test_later_partitions_go_to_the_fewest_and_topics_to_their_readers():
     assert assign(8, claimed({"a": [0, 1, 2], "b": [3]})) == {"a": [0, 1, 2, 6], "b": [3, 4, 5, 7]}
     members = {"a": Subscriber(["x", "y"], PartitionClaim()), "b": Subscriber(["y"], PartitionClaim())}
     assert assign_partitions({"x": [0, 1], "y": [0, 1], "z": [0]}, members) == {
         "a": {"x": [0, 1], "y": [1]},
         "b": {"y": [0]},
     }
+
+
+def test_a_claim_of_an_older_assignment_does_not_count():
+    """As of a member that was frozen while its partitions were given to others."""
+    newer = {name: PartitionClaim(7, {TOPIC: numbers}) for name, numbers in {"b": [0, 1], "c": [2, 3]}.items()}
+    assert assign(4, {"d": PartitionClaim(6, {TOPIC: [0, 2]})} | newer) == {"b": [0, 1], "c": [2], "d": [3]}
 
 
 def assigned_by(leader: type | StickyAssignor, members: Mapping[str, type | StickyAssignor]) -> Owned:

@@ -47,13 +47,17 @@ def test_a_plan_touches_declared_topics_alone_and_leaves_nothing_to_do(wanted: l
     assert plan(wanted, {spec.name: spec for spec in wanted}) == []
 
 
-def test_the_plan_says_what_is_and_what_will_be():
+def test_the_plan_says_what_will_be_and_shared_topics_keep_their_growth():
     wanted = TopicSpec(name="t", partitions=4, configs={"retention.ms": "2", "cleanup.policy": "delete"})
     actual = TopicSpec(name="t", partitions=1, configs={"retention.ms": "1", "cleanup.policy": "delete"})
     assert plan([wanted], {"t": actual}) == [
         Change(topic="t", action="add partitions", before={"partitions": "1"}, after={"partitions": "4"}),
         Change(topic="t", action="alter", before={"retention.ms": "1"}, after={"retention.ms": "2"}),
     ]
+    wanted = [TopicSpec(name="a", partitions=4, shared=True), TopicSpec(name="b", partitions=4, shared=True)]
+    actual = {"a": TopicSpec(name="a", partitions=8), "b": TopicSpec(name="b", partitions=4)}
+    assert plan(wanted, actual) == []
+    assert list_grown(wanted, actual) == ["a keeps its 8 partitions; 4 are declared"]
 
 
 def test_fewer_partitions_and_other_replicas_are_refused_with_the_way_out():
@@ -121,13 +125,6 @@ def test_a_broker_keeps_the_offsets_of_a_run_as_long_as_its_records(file):
     """A run that is resumed after a week would otherwise read its orders and requests from the beginning."""
     text = (Path(__file__).parents[3] / file).read_text().lower().replace("_", ".")
     assert re.findall(r"offsets\.retention\.minutes\W+(\d+)", text) == [str(2**31 - 1)]
-
-
-def test_shared_topics_keep_the_partitions_they_have_grown():
-    wanted = [TopicSpec(name="a", partitions=4, shared=True), TopicSpec(name="b", partitions=4, shared=True)]
-    actual = {"a": TopicSpec(name="a", partitions=8), "b": TopicSpec(name="b", partitions=4)}
-    assert plan(wanted, actual) == []
-    assert list_grown(wanted, actual) == ["a keeps its 8 partitions; 4 are declared"]
 
 
 def test_topics_that_stay_without_a_leader_are_no_refusal_of_the_broker():

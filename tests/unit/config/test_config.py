@@ -10,10 +10,14 @@ from dart_streams.errors import ConfigError
 SHIPPED = Path(__file__).parents[3] / "deploy" / "config"
 
 
-def test_an_empty_file_is_the_defaults(tmp_path: Path):
+def test_an_empty_file_is_the_defaults_without_adapters(tmp_path: Path):
     file = tmp_path / "empty.toml"
     file.write_text("")
     assert load(file) == Config()
+    assert parse({}).trainer.lora.rank == 0
+    assert not parse({}).trainer.publishes_parts
+    wanted = parse({"trainer": {"lora": {"rank": 8, "targets": ["q_proj"]}}}).trainer
+    assert (wanted.lora.rank, wanted.lora.targets, wanted.publishes_parts) == (8, ("q_proj",), True)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +85,6 @@ def test_every_configuration_that_is_shipped_can_be_used(file):
     else:
         config = load(file)
         assert tasks.load(file.parent / config.tasks.file).train
-
-
-def test_adapters_are_off_unless_they_have_a_rank():
-    assert parse({}).trainer.lora.rank == 0
-    assert not parse({}).trainer.publishes_parts
-    wanted = parse({"trainer": {"lora": {"rank": 8, "targets": ["q_proj"]}}}).trainer
-    assert (wanted.lora.rank, wanted.lora.targets, wanted.publishes_parts) == (8, ("q_proj",), True)
 
 
 def test_names_of_other_trainers_lead_to_keys_that_are_there():

@@ -14,15 +14,12 @@ def nothing_is_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.metadata.MetadataPathFinder, "find_distributions", lambda *context: iter(()))
 
 
-def test_a_recipe_that_nothing_brings_says_what_to_install(tmp_path):
+def test_a_recipe_or_backend_that_nothing_brings_says_what_to_install(tmp_path):
     with pytest.raises(ConfigError, match=r"no recipe 'dart-x': dart-recipes is not installed here: run `make dev`"):
         parse({"recipe": "dart-x"})
     file = tmp_path / "dart.toml"
     file.write_text('recipe = "dart-x"\n')
     with pytest.raises(ConfigError, match="dart-recipes is not installed here"):
         load(file)
-
-
-def test_a_backend_that_nothing_brings_says_what_to_install():
     with pytest.raises(ConfigError, match=r"known are miniwob, simulated\. dart-adapters is not installed here: run"):
         find_backend("openenv")

@@ -8,13 +8,19 @@ from tests.sources import ROOT
 FILE = ROOT / "deploy/config/long.toml"
 
 
-def test_its_pages_are_its_own_and_long():
+def test_its_pages_are_long_and_answers_are_dropped_with_screenshots():
     config = load(FILE)
     task_set = tasks.load(FILE.parent / config.tasks.file)
     assert len(task_set.pages) >= 3
     for page in task_set.pages:
         assert config.env.miniwob.own_page(page.page)
         assert 8 <= page.max_steps <= 20
+    policy = load(FILE).policy
+    assert policy.min_images
+    assert all(
+        window.first_text == 1 + window.first_image
+        for window in (window_after(steps, policy) for steps in range(1, 30))
+    )
 
 
 def test_the_windows_that_are_compared_have_the_same_mean():
@@ -29,12 +35,3 @@ def test_the_windows_that_are_compared_have_the_same_mean():
         window.first_text - 1 for window in windows["blocks"]
     }
     assert found["base"].env.miniwob.pages_folder == load(FILE).env.miniwob.pages_folder
-
-
-def test_a_block_of_answers_is_dropped_with_its_screenshots():
-    policy = load(FILE).policy
-    assert policy.min_images
-    assert all(
-        window.first_text == 1 + window.first_image
-        for window in (window_after(steps, policy) for steps in range(1, 30))
-    )

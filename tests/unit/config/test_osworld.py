@@ -78,13 +78,10 @@ def test_each_file_has_the_settings_of_the_paper_and_a_desktop_a_slot(file: Path
     assert (folder, name) == ("desktops", "desktops-0.token")
 
 
-def test_the_dozen_needs_no_file_and_no_page_and_each_has_an_oracle():
+def test_the_dozen_needs_no_page_and_gpus_have_all_tasks_without_one():
     pages = [page.page for page in tasks.load(SMALL.parent / "osworld-tasks.toml").pages]
     assert len(pages) == 12
     assert set(pages) <= checked(untouched="0", oracle="1", files="none", pages="")
-
-
-def test_the_tasks_for_gpus_are_all_that_start_and_visit_no_page():
     pages = [page.page for page in tasks.load(GPUS[0].parent / "osworld-tasks.toml").pages]
     assert sorted(pages) == sorted(checked(untouched="0", pages=""))
 

@@ -35,19 +35,17 @@ def test_a_run_folder_is_read_with_renamed_keys_and_a_written_file_is_not(tmp_pa
         load(file)
 
 
-def test_a_key_under_both_names_keeps_its_present_value():
+def test_a_present_configuration_is_left_as_it_is_beside_old_names():
+    tables = msgspec.to_builtins(parse({"trainer": {"dual_clip": {"factor": 2.0}}, "workload": {}}))
+    assert parse(upgrade_recorded(tables, "test")) == parse(tables)
     tables = {"evaluation": {"temperature": 0.5, "temperatures": [0.2]}}
     assert upgrade_recorded(tables, "test") == {"evaluation": {"temperatures": [0.2]}}
 
 
-def test_a_present_configuration_is_left_as_it_is():
-    tables = msgspec.to_builtins(parse({"trainer": {"dual_clip": {"factor": 2.0}}, "workload": {}}))
-    assert parse(upgrade_recorded(tables, "test")) == parse(tables)
-
-
-def test_another_value_than_the_constant_is_refused():
+def test_another_value_than_the_constant_is_refused_but_for_ignored_keys():
     with pytest.raises(ConfigError, match=r"recorded with curation\.dispatch\.patience = 8.*fixes at 4"):
         upgrade_recorded({"curation": {"dispatch": {"patience": 8}}}, "test")
+    assert upgrade_recorded({"run": {"evaluate": False}}, "test") == {}
 
 
 def test_former_keys_are_no_present_ones_and_lead_to_present_ones():
@@ -62,7 +60,3 @@ def test_bounds_of_another_objective_are_left_out_of_a_recording():
     assert (trainer.clip_low, trainer.clip_high) == (3e-4, 4e-4)
     own = {"trainer": {"objective": "gspo", "clip_low": 1e-4, "clip_high": 2e-4}}
     assert upgrade_recorded(own, "test") == own
-
-
-def test_an_evaluation_switched_off_is_no_obstacle():
-    assert upgrade_recorded({"run": {"evaluate": False}}, "test") == {}

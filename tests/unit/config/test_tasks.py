@@ -42,14 +42,11 @@ def test_a_page_listed_twice_is_refused(tmp_path: Path):
         tasks.load(write(tmp_path, ("p", "0, 3", "10, 12"), ("p", "2, 4", "20, 22")))
 
 
-def test_an_unknown_task_is_named(tmp_path: Path):
+def test_an_unknown_task_and_an_unknown_key_of_a_page_are_named(tmp_path: Path):
     loaded = tasks.load(write(tmp_path, ("p", "0, 3", "10, 12")))
     with pytest.raises(ConfigError, match="unknown task 'miniwob/p#3'"):
         loaded.get("miniwob/p#3")
     assert "miniwob/p#3" not in loaded
-
-
-def test_an_unknown_key_of_a_page_is_named_with_the_nearest(tmp_path: Path):
     file = write(tmp_path, ("p", "0, 3", "10, 12"), ("q", "5, 6", "10, 12"))
     file.write_text(file.read_text().replace("train_seeds = [5", "train_seed = [5"))
     with pytest.raises(ConfigError, match=r"unknown key 'pages\[1\]\.train_seed': did you mean 'train_seeds'\?"):

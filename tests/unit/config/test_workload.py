@@ -39,7 +39,7 @@ def drawn(spread: Spread, count: int = 20_000) -> list[float]:
     return sorted(spread.draw(chance) for _ in range(count))
 
 
-def test_the_shipped_workload_has_the_times_of_the_desktops_it_names():
+def test_the_shipped_workload_is_the_default_with_times_of_desktops():
     assert statistics.median(drawn(DESKTOP.reset_s)) == pytest.approx(60, rel=0.02)
     assert statistics.median(drawn(DESKTOP.settle_s)) == pytest.approx(2, rel=0.02)
     judged = drawn(DESKTOP.evaluate_s)
@@ -48,6 +48,7 @@ def test_the_shipped_workload_has_the_times_of_the_desktops_it_names():
     assert 1 < engine.takes_s(tokens[len(tokens) // 10], 0.0) < engine.takes_s(tokens[-len(tokens) // 10], 0.5) < 4
     lengths = [typical_steps(page.page) for page in tasks.load(FILE.parent / "tasks.toml").pages]
     assert (min(lengths), max(lengths)) == (5, 50)
+    assert Workload() == DESKTOP
 
 
 @given(
@@ -149,14 +150,11 @@ async def test_lengths_vary_around_a_tasks_own():
     assert len(set(found)) > 3
 
 
-async def test_an_episode_that_hangs_ends_as_a_fault_of_the_environment():
+async def test_an_episode_that_hangs_or_has_no_workload_is_a_fault():
     backend = simulated(hang_share=1.0, steps_sigma=0.0)
     for seed in range(6):
         with pytest.raises(EnvironmentFault, match="hang"):
             await played(backend, task(3, seed))
-
-
-async def test_a_page_of_a_workload_is_refused_without_one():
     environment = await SimulatedBackend(parse({})).open(task(3))
     with pytest.raises(EnvironmentFault, match=r"needs a \[workload\]"):
         await environment.reset(task(3))
@@ -207,7 +205,3 @@ def test_work_lasts_as_long_as_without_pauses(seconds, pauses, begins):
         left -= 0.5 * (not any(start < expected - 0.25 < end for start, end in ends))
     with asyncio.Runner(loop_factory=Clockwork) as runner:
         assert runner.run(live()) == pytest.approx(expected)
-
-
-def test_the_file_says_what_the_program_assumes_without_it():
-    assert Workload() == DESKTOP

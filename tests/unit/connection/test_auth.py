@@ -17,12 +17,16 @@ SECRET = "unlike-anything-else-7f3a"
 ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, KAFKA)
 
 
-def test_by_default_everything_is_in_the_clear_and_nobody_logs_in():
+def test_by_default_nobody_logs_in_and_in_the_clear_on_loopback_alone():
     assert auth.kafka_arguments(Bus(servers="a:1, b:2")) == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "PLAINTEXT",
     }
     assert auth.cassandra_arguments(Store()) == {}
+    login = {"user": "a", "password": "env:A"}
+    assert parse({"store": {"login": login}}).store.login.user == "a"
+    assert parse({"bus": {"servers": "localhost:1", "login": {**login, "mechanism": "PLAIN"}}}).bus.login.user == "a"
+    assert parse({"bus": {"servers": "k:1", "login": login}}).bus.login.mechanism == "SCRAM-SHA-512"
 
 
 def test_a_login_and_tls_are_given_to_every_client(monkeypatch: pytest.MonkeyPatch):
@@ -109,13 +113,6 @@ def test_what_would_be_unsafe_or_ignored_is_refused(tables: dict[str, object], t
     with pytest.raises(ConfigError, match=text) as refused:
         parse(tables)
     assert SECRET not in str(refused.value)
-
-
-def test_a_password_may_go_in_the_clear_where_nobody_else_can_read_it():
-    login = {"user": "a", "password": "env:A"}
-    assert parse({"store": {"login": login}}).store.login.user == "a"
-    assert parse({"bus": {"servers": "localhost:1", "login": {**login, "mechanism": "PLAIN"}}}).bus.login.user == "a"
-    assert parse({"bus": {"servers": "k:1", "login": login}}).bus.login.mechanism == "SCRAM-SHA-512"
 
 
 def test_files_are_relative_to_the_configuration_that_names_them(tmp_path: Path):

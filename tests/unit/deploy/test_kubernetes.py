@@ -74,24 +74,21 @@ def test_the_processes_are_those_of_compose_with_the_same_commands():
         assert container(workload)["image"] == f"dart-streams/{workload['metadata']['labels']['dart-streams/side']}"
 
 
-def test_what_ends_is_a_job_what_has_a_name_of_its_own_a_set():
+def test_what_ends_is_a_job_and_replicas_are_named_after_their_pods():
     one_shots = {name for name, service in compose_services().items() if service.get("restart") == "no"}
     kinds = {name: workload["kind"] for name, workload in WORKLOADS.items()}
     assert {name for name, kind in kinds.items() if kind == "Job"} == one_shots
     assert {name for name, kind in kinds.items() if kind == "StatefulSet"} == {"env"}
+    for name, topic in {"env": rollout_orders, "rollout": action_requests, "recorder": observations}.items():
+        assert "{host}" in container(WORKLOADS[name])["args"]
+        assert WORKLOADS[name]["spec"]["replicas"] <= spec_of(topic.TOPIC, BASE.bus).partitions
+    assert "--id" not in container(WORKLOADS["curator"])["args"], "its place in the group is kept under one name"
 
 
 @pytest.mark.parametrize("name", ["curator", "trainer", "monitor", "ui"])
 def test_an_exclusive_resource_is_released_before_it_is_acquired_again(name: str):
     spec = WORKLOADS[name]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-
-
-def test_replicas_are_named_after_their_pods():
-    for name, topic in {"env": rollout_orders, "rollout": action_requests, "recorder": observations}.items():
-        assert "{host}" in container(WORKLOADS[name])["args"]
-        assert WORKLOADS[name]["spec"]["replicas"] <= spec_of(topic.TOPIC, BASE.bus).partitions
-    assert "--id" not in container(WORKLOADS["curator"])["args"], "its place in the group is kept under one name"
 
 
 def test_a_pod_is_given_longer_to_end_than_its_process_takes_to_drain():

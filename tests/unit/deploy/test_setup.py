@@ -41,12 +41,9 @@ def test_a_choice_wins_over_what_the_machine_has(tmp_path, given, devices, chose
     assert run(tmp_path, CHOICES, GPU=given, DEVICES=devices).stdout.split() == [chosen]
 
 
-def test_a_choice_is_kept_until_it_is_taken_back(tmp_path):
+def test_a_choice_is_kept_until_it_is_taken_back_and_others_are_refused(tmp_path):
     for given, chosen in (("1", "1"), ("", "1"), ("auto", "0"), ("", "0")):
         assert run(tmp_path, CHOICES, GPU=given, DEVICES="0").stdout.split() == [chosen]
-
-
-def test_another_value_of_gpu_is_refused_with_the_known_ones(tmp_path):
     refused = run(tmp_path, CHOICES, GPU="yes", DEVICES="0")
     assert refused.returncode == 2
     assert "GPU=yes: use 1" in refused.stderr

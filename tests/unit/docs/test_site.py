@@ -117,19 +117,16 @@ def test_options_that_are_mentioned_exist(page: Path):
             assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", rest)) <= OPTIONS[command], f"{command} {rest}"
 
 
-def test_every_page_is_in_the_navigation():
+def test_every_page_is_in_the_navigation_and_of_the_lab_in_its_index():
     listed = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+    index = (DOCS / "lab/index.md").read_text()
+    assert [page.name for page in (DOCS / "lab").glob("*.md") if f"({page.name}" not in index] == ["index.md"]
 
 
 @pytest.mark.parametrize(("page", "most_kb"), [("performance.md", 12), ("reliability.md", 15), ("osworld.md", 10)])
 def test_pages_of_present_figures_stay_short(page: str, most_kb: int):
     assert (DOCS / page).stat().st_size <= most_kb * 1000, "experiments go to docs/lab"
-
-
-def test_the_lab_book_indexes_every_page_of_it():
-    index = (DOCS / "lab/index.md").read_text()
-    assert [page.name for page in (DOCS / "lab").glob("*.md") if f"({page.name}" not in index] == ["index.md"]
 
 
 def test_the_site_loads_nothing_from_elsewhere():

@@ -32,7 +32,7 @@ def exported(reader: InMemoryMetricReader) -> dict[tuple[str, tuple[tuple[str, s
     return {(m.name, tuple(p.attributes.items())): p.value for m in metrics for p in m.data.data_points}
 
 
-def test_a_tally_is_exported_by_its_attributes_and_goes_on():
+def test_a_tally_goes_on_and_a_level_is_what_it_was_set_to_last():
     reader = InMemoryMetricReader()
     steps = ObservedCounter(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), names.ENV_STEPS)
     steps.add(1)
@@ -41,9 +41,6 @@ def test_a_tally_is_exported_by_its_attributes_and_goes_on():
     assert exported(reader) == {(names.ENV_STEPS, ()): 1, (names.ENV_STEPS, (("purpose", "train"),)): 5}
     steps.add(4)
     assert exported(reader)[names.ENV_STEPS, ()] == 5
-
-
-def test_a_level_is_what_it_was_set_to_last_and_nothing_before():
     reader = InMemoryMetricReader()
     level = ObservedGauge(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), names.ROLLOUT_IN_FLIGHT)
     assert exported(reader) == {}

@@ -76,7 +76,7 @@ def test_a_process_whose_log_is_on_a_full_disk_goes_on():
         logged(full.fileno())
 
 
-def test_lines_that_were_dropped_are_counted_as_soon_as_there_is_room(tmp_path: Path):
+def test_lines_that_were_dropped_are_counted_also_of_a_closed_stream(tmp_path: Path):
     with Path("/dev/full").open("w") as full, (tmp_path / "log").open("w") as file:
         stream = LogStream(full)
         stream.write("one\n")
@@ -88,9 +88,6 @@ def test_lines_that_were_dropped_are_counted_as_soon_as_there_is_room(tmp_path: 
     assert last == ["three", "four"]
     assert json.loads(notice)["lines"] == 2
     assert "No space left" in json.loads(notice)["reason"]
-
-
-def test_a_line_for_a_stream_that_is_closed_is_dropped_and_counted(tmp_path: Path):
     with (tmp_path / "log").open("w") as file:
         stream = LogStream(file)
         stream.write("one\n")
