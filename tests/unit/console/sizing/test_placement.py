@@ -132,7 +132,7 @@ def test_a_trainer_has_as_few_gpus_as_hold_the_model():
     [
         (
             ("eight-gpus.toml", 2, 80.0, "trainer.optimizer=adamw_8bit"),
-            r'on 2 GPUs of 80 GiB: set trainer.optimizer = "adamw" and trainer.offload = "all"',
+            r'do not fit on 2 GPUs of 80 GiB: set trainer.optimizer = "adamw" and trainer.offload = "all"',
         ),
         (("two-gpus.toml", 1, 178.0), r"one GPU of 178 GiB: the trainer needs 46\.0, and vLLM leaves 17\.8"),
     ],
