@@ -1,6 +1,5 @@
 """Commands of a remote client: each is bounded in time, and its kept output in size."""
 
-import contextlib
 import os
 import selectors
 import signal
@@ -10,14 +9,14 @@ import time
 from collections.abc import Sequence
 from typing import IO, NamedTuple
 
+from dart_desktops.desktop.guest import processes
+
 OUTPUT_BYTES = 2**24
 """Maximum kept size of each stream; further output is read and dropped, so that the command does not block."""
 POLL_INTERVAL_S = 0.02
 INHERITED_S = 0.5
 """Time for which streams are read after the command's end: a background process may hold them open."""
 READ_BYTES = 2**16
-running: "set[int]" = set()
-"""Running commands, which only this module may reap."""
 
 
 class CommandResult(NamedTuple):
@@ -51,9 +50,9 @@ def run_source(
 def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str | None" = None) -> CommandResult:
     """Run a command until it ends.
 
-    Raises CommandTimeout if its process group was killed at the limit, OSError if it cannot be started.
+    Raises CommandTimeout if its process group was killed at the limit, OSError if it cannot be started or is lost.
     """
-    process = subprocess.Popen(
+    process = processes.OwnedProcess(
         words,
         cwd=folder and (folder if os.access(folder, os.X_OK) else "/"),
         stdin=subprocess.DEVNULL,
@@ -61,7 +60,6 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
         stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         start_new_session=True,
     )
-    running.add(process.pid)
     try:
         buffers = collect_output(process, time.monotonic() + limit_s)
         output, error = (data.decode(errors="replace") for data in buffers)
@@ -70,10 +68,9 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
         raise CommandTimeout(f"Command {words!r} timed out after {limit_s:g} seconds") from None
     finally:
         end_command(process)
-        running.discard(process.pid)
 
 
-def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytearray, bytearray]:
+def collect_output(process: processes.OwnedProcess, deadline: float) -> tuple[bytearray, bytearray]:
     """Return the output of a process until its end; raise CommandTimeout at the deadline."""
     buffers = bytearray(), bytearray()
     with selectors.DefaultSelector() as waiting:
@@ -105,12 +102,12 @@ def read_stream(stream: "IO[bytes]", buffer: bytearray) -> bool:
     return bool(data)
 
 
-def end_command(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the process group of a running command, and close its streams."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for stream in (process.stdout, process.stderr):
+def end_command(process: processes.OwnedProcess) -> None:
+    """Close the streams of a command with its own session, and kill its process group if it runs."""
+    for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+    with processes.reaping:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -213,7 +213,7 @@ class OsworldApi:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Handle a request; an error becomes a response with its reason."""
-        processes.reap_orphans({*self.session.own(), *commands.running})
+        processes.reap_ended()
         try:
             answer: web.StreamResponse = await handler(request)
             return answer

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 BUSY = frozenset("RD")
 """States of a thread that computes, or waits for a processor or a disk."""
@@ -18,11 +21,46 @@ TERMINALS_INTERVAL_S = 0.5
 EXCEEDED = 65
 """Exit code of a sandbox that has opened more terminals."""
 TERMINALS = "/dev/pts"
+reaping = threading.RLock()
+"""Held while a process is started, reaped or signalled: once reaped, its id may be another's."""
+owned: "dict[int, OwnedProcess]" = {}
 
 
-def list_pids(proc: Path = Path("/proc")) -> list[int]:
+class OwnedProcess(subprocess.Popen[bytes]):
+    """A process whose exit code is kept for its owner, whoever reaps it. A lost exit code is an error, never 0."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        with reaping:
+            super().__init__(command, **options)
+            owned[self.pid] = self
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs; raise ChildProcessError if it is lost."""
+        with reaping:
+            if self.returncode is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:
+                    owned.pop(self.pid, None)
+                    raise ChildProcessError(f"the exit code of {self.args!r} is lost") from None
+                if pid:
+                    del owned[pid]
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit code; raise TimeoutExpired, and ChildProcessError if it is lost."""
+        began = time.monotonic()
+        while (code := self.poll()) is None:
+            if timeout is not None and time.monotonic() > began + timeout:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(POLL_INTERVAL_S)
+        return code
+
+
+def list_pids() -> list[int]:
     """Return the ids of all processes."""
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
 def thread_state(stat: str) -> str:
@@ -91,18 +129,18 @@ def end_all(besides: Iterable[int]) -> None:
             for pid in others:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        reap_ended()
         time.sleep(POLL_INTERVAL_S)
 
 
-def reap_orphans(own: Iterable[int], proc: Path = Path("/proc")) -> None:
-    """Reap inherited children; those in ``own`` were started by this process, which reaps them itself."""
-    for pid in set(list_pids(proc)) - set(own):
-        with contextlib.suppress(OSError):
-            if thread_state((proc / str(pid) / "stat").read_text()) == "Z":
-                os.waitpid(pid, os.WNOHANG)
+def reap_ended() -> None:
+    """Reap all children that have ended: orphans, and those in :data:`owned`, which keep their exit codes."""
+    with reaping, contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in owned:
+                owned[ended.si_pid].poll()
+            else:
+                os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def count_terminals(folder: str = TERMINALS) -> int:

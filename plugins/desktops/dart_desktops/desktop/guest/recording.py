@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from dart_desktops.desktop.guest import commands, processes
 from dart_desktops.desktop.guest.answers import Refusal
 from dart_desktops.desktop.guest.session import DesktopSession
 
@@ -29,7 +30,7 @@ class Recording:
 
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: processes.OwnedProcess | None = None
         self.path = Path(tempfile.gettempdir()) / "osworld_recording.mp4"
 
     def start(self) -> "dict[str, str]":
@@ -46,7 +47,9 @@ class Recording:
         even = ("-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2")
         command = [program, "-y", *grab, "-i", os.environ["DISPLAY"], *even, *ENCODING, str(self.path)]
         quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+        self.process = processes.OwnedProcess(
+            command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        )
         try:
             self._await_picture(self.process)
         except Refusal:
@@ -54,7 +57,7 @@ class Recording:
             raise
         return {"status": "success", "message": "Started recording successfully."}
 
-    def _await_picture(self, process: "subprocess.Popen[bytes]") -> None:
+    def _await_picture(self, process: processes.OwnedProcess) -> None:
         # ffmpeg writes the header of the file once its encoder has the first picture.
         deadline = time.monotonic() + STARTING_S
         while not (self.path.exists() and self.path.stat().st_size):
@@ -62,8 +65,7 @@ class Recording:
                 message = f"ffmpeg ended at once, with exit code {process.returncode}"
                 raise Refusal(500, {"status": "error", "message": message})
             if time.monotonic() > deadline:
-                process.kill()
-                process.wait()
+                commands.end_command(process)
                 raise Refusal(500, {"status": "error", "message": f"ffmpeg took no picture within {STARTING_S:g} s"})
             time.sleep(POLL_INTERVAL_S)
 
@@ -75,8 +77,7 @@ class Recording:
         try:
             process.communicate(b"q\n", ENDING_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            commands.end_command(process)
         if not self._plays():
             raise Refusal(
                 500, {"status": "error", "message": "the recording has no picture: ffmpeg did not come to it"}
@@ -87,7 +88,7 @@ class Recording:
         """Return whether the file has a picture that ffmpeg can read."""
         first = ("ffmpeg", "-v", "error", "-i", str(self.path), "-frames:v", "1", "-f", "framecrc", "-")
         try:
-            shown = subprocess.run(first, stdin=subprocess.DEVNULL, capture_output=True, timeout=PLAYING_S, check=False)
-        except subprocess.TimeoutExpired:
+            shown = commands.run(first, PLAYING_S)
+        except commands.CommandTimeout:
             return False
-        return shown.returncode == 0 and any(line and not line.startswith(b"#") for line in shown.stdout.splitlines())
+        return shown.returncode == 0 and any(line and not line.startswith("#") for line in shown.output.splitlines())

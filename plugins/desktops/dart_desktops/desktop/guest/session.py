@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_desktops.desktop.guest import commands, processes, windows
+from dart_desktops.desktop.guest import processes, windows
 from dart_desktops.desktop.guest.display import XDisplay
 
 HOME = Path("/home/user")
@@ -72,8 +72,8 @@ class DesktopSession:
         """Screen size, accessibility and frames of a desktop without an application, None after the application's
         start."""
         self.display: XDisplay | None = None
-        self.parts: dict[str, subprocess.Popen[bytes]] = {}
-        self.app: subprocess.Popen[bytes] | None = None
+        self.parts: dict[str, processes.OwnedProcess] = {}
+        self.app: processes.OwnedProcess | None = None
         self.seen: dict[str, Any] = {}
         self.watched: Sequence[str] = ()
         self.ends = True
@@ -138,11 +138,7 @@ class DesktopSession:
         """Start another program without waiting for it."""
         self.check()
         output = subprocess.DEVNULL
-        subprocess.Popen(command, cwd=HOME, stdin=output, stdout=output, stderr=output, start_new_session=True)
-
-    def own(self) -> "set[int]":
-        """Return the processes that this session reaps itself."""
-        return {part.pid for part in (*self.parts.values(), self.app) if part is not None}
+        processes.OwnedProcess(command, cwd=HOME, stdin=output, stdout=output, stderr=output, start_new_session=True)
 
     def stop(self) -> None:
         """End all processes and empty all writable folders."""
@@ -187,7 +183,7 @@ class DesktopSession:
 
         On an overloaded machine the limit is longer: applications then have as little time as this process.
         """
-        processes.reap_orphans({*self.own(), *commands.running})
+        processes.reap_ended()
         began = busy_at = still_at = last = time.monotonic()
         looked_at = waited_s = 0.0
         drew = False
@@ -252,7 +248,7 @@ class DesktopSession:
         self.display = XDisplay(number, FRAMES / "Xvfb_screen0", self._computes)
 
     def _start_part(self, name: str, command: list[str], pass_fds: Sequence[int] = ()) -> None:
-        self.parts[name] = subprocess.Popen(
+        self.parts[name] = processes.OwnedProcess(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=pass_fds
         )
 
@@ -295,11 +291,11 @@ def write_files(files: Mapping[str, str]) -> None:
         path.write_bytes(base64.b64decode(encoded))
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def launch(command: Sequence[str], environment: Mapping[str, str]) -> processes.OwnedProcess:
     """Start the application in the home with further environment variables."""
     variables = {**os.environ, **environment}
     with OUTPUT.open("wb") as output:
-        return subprocess.Popen(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL, env=variables)
+        return processes.OwnedProcess(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL, env=variables)
 
 
 def read_output() -> str:

@@ -1,9 +1,13 @@
 """The desktop's pure parts: events of actions, tasks of seeds, the sandbox's command, keys, states of processes."""
 
 import itertools
+import os
 import re
 import socket
 import string
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import msgspec
@@ -173,6 +177,35 @@ def test_activity_is_seen_wherever_it_goes_on_and_its_end_too(tmp_path: Path):
     activity.busy(set())
     (tmp_path / "7/task/7/stat").unlink()
     assert not activity.busy(set())
+
+
+def test_the_reaper_of_all_children_keeps_the_exit_codes_of_own_ones():
+    """Of some forty commands one was reaped as an orphan, and then counted as done."""
+    script = """
+        import os, threading
+        from dart_desktops.desktop.guest import commands, processes
+
+        codes, failing = [], ["/bin/sh", "-c", "exit 3"]
+        several = lambda: codes.extend(commands.run(failing, 60).returncode for _ in range(25))
+        threads = [threading.Thread(target=several) for _ in range(8)]
+        [thread.start() for thread in threads]
+        while any(thread.is_alive() for thread in threads):
+            processes.reap_ended()
+        ended, killed = processes.OwnedProcess(failing), processes.OwnedProcess(["sleep", "60"])
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        processes.list_pids = lambda: [*processes.owned]
+        processes.end_all({os.getpid()})
+        print(set(codes), len(codes), ended.returncode, killed.returncode)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "{3} 200 3 -9\n"
+
+
+def test_a_lost_exit_code_is_an_error():
+    process = processes.OwnedProcess(["true"])
+    os.waitpid(process.pid, 0)
+    with pytest.raises(ChildProcessError, match=r"exit code of \['true'\] is lost"):
+        process.wait()
 
 
 def test_without_a_control_group_a_command_stays_as_it_is(tmp_path: Path):
