@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> int:
             end = Path(log).read_bytes()[-TAIL_BYTES:].decode(errors="replace")
             failed = f"{name} ended with exit code {code}, and does not start again. The end of {log}:\n{end}\n"
             os.write(terminal, failed.encode())
-            os.kill(script, signal.SIGUSR1)
+            if os.getppid() == script:  # Otherwise it has ended, and the id may be another's.
+                os.kill(script, signal.SIGUSR1)
             return code
         os.write(terminal, f"{name} ended with exit code {code} and starts again; its log is {log}\n".encode())
         if is_stopped(wake, RESTART_S):

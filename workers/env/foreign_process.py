@@ -1,4 +1,4 @@
-"""Processes that run foreign content, such as browsers: what they reach of this machine, and their session's priority.
+"""Processes that run foreign content, such as browsers: what they reach of this machine, and their sessions.
 
 As a program it confines itself by Landlock and seccomp, and then becomes the command that it was given. Neither needs
 rights or name spaces, so both work in containers. What Landlock covers depends on the kernel (``man 7 landlock``).
@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import platform
+import signal
 import socket
 import struct
 import sys
@@ -66,6 +67,13 @@ def lower_session(pid: int, niceness: int) -> None:
     """Lower the priority of a process's session; with autogroups, a niceness counts only within it. Never raises."""
     with contextlib.suppress(OSError):  # It has ended already, or this is not permitted.
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
+def kill_group(child: int) -> None:
+    """Kill the process group of a child of this process, unless the child was reaped: its id may be another's then."""
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.killpg(child, signal.SIGKILL)
 
 
 def landlock_version() -> int:

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
-import signal
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ import msgspec
 import psutil
 
 from workers.env.environment import EnvironmentFault
-from workers.env.foreign_process import login_variables
+from workers.env.foreign_process import kill_group, login_variables
 
 SERVER = Path(__file__).with_name("gymnasium_server.py")
 READY_S = 120.0
@@ -67,15 +65,14 @@ class GymnasiumProcess:
         return await self._answer(limit_s)
 
     async def stop(self) -> None:
-        """Kill the process and its children; never raises."""
+        """Kill the process if it runs, and its children; never raises."""
         if self.process is None:
             return
         below: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            below = psutil.Process(self.process.pid).children(recursive=True)
         if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.Error):
+                below = psutil.Process(self.process.pid).children(recursive=True)
+            kill_group(self.process.pid)
             await self.process.wait()
         if self.process.stdin is not None:
             with contextlib.suppress(OSError, TimeoutError):

@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import os
 import shutil
-import signal
 import socket
 import stat
 import tempfile
@@ -27,6 +26,7 @@ from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import socket_folder
 from workers.env.backends import connection
 from workers.env.environment import EnvironmentFault
+from workers.env.foreign_process import kill_group
 
 PYTHON = ("/usr/bin/python3", "-E", "-s")
 """The system's Python without settings of the user."""
@@ -174,8 +174,7 @@ class Sandbox:
         if self._session is not None:
             await self._session.close()
         if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            kill_group(self.process.pid)
             await self.process.wait()
         if self._lifeline is not None:
             os.close(self._lifeline)

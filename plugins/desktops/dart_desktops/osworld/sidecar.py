@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import signal
 import socket
 import sys
 from collections import deque
@@ -24,6 +23,7 @@ from dart_streams.background import cancel_tasks
 from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
+from workers.env.foreign_process import kill_group
 
 ENVIRONMENT = Path(__file__).resolve().parents[4] / ".venv/osworld"
 """Of the checkout, whatever the working folder."""
@@ -256,8 +256,7 @@ def evaluator_package(checkout: Path) -> Path | None:
 async def end_process(process: asyncio.subprocess.Process) -> None:
     """Kill a running process with its group."""
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         await process.wait()
 
 

@@ -1,10 +1,11 @@
 """Which processes a run has: a tracker only where one is configured, beside the circle and not within it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from console.launch import processes
+from console.launch import keeper, processes, subreaper
 from console.launch.processes import Programs, processes_of
 from dart_streams.config import parse
 from dart_streams.errors import UserError
@@ -46,3 +47,12 @@ def test_an_environment_without_siblings_serves_what_it_has(has_model, model, mo
     assert (found.streams, found.model) == (Path("/opt/venv/bin/dart-streams"), Path(model, "bin/dart-streams"))
     beside = processes.find_programs(Path("/checkout/.venv/model"))
     assert beside.streams == Path("/checkout/.venv/streams/bin/dart-streams")
+
+
+def test_a_script_that_has_ended_is_not_signalled(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getppid", iter([4711, 1]).__next__)
+    monkeypatch.setattr(os, "kill", None)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    monkeypatch.setattr(subreaper, "catch_signals", lambda: 0)
+    monkeypatch.setattr(subreaper, "run_command", lambda *_: (UserError.exit_code, False))
+    assert keeper.main(["name", str(tmp_path / "log"), "1"]) == UserError.exit_code

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests import call_filters
 from workers.env import foreign_process
+from workers.env.backends.miniwob.browser import BrowserProcess
 
 ATTEMPTS = """
 import ctypes, json, os, resource, socket, sys
@@ -109,3 +111,16 @@ def test_a_session_that_has_ended_is_no_error():
     process = subprocess.Popen(["true"])
     process.wait()
     foreign_process.lower_session(process.pid, 7)
+
+
+def test_the_group_of_an_ended_process_is_killed_only_until_that_is_reaped(monkeypatch):
+    """Its id is then free for another process, and for that one's group."""
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda *arguments: killed.append(arguments))
+    process = BrowserProcess(["sh", "-c", "exit 3"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert process.poll() == process.poll() == 3
+    foreign_process.kill_group(process.pid)
+    assert process.wait() == 3
+    foreign_process.kill_group(process.pid)
+    assert killed == [(process.pid, signal.SIGKILL)]

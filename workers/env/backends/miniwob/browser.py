@@ -5,7 +5,6 @@ import contextlib
 import functools
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from workers.env.backends.miniwob.process_load import load_alone, load_of
 from workers.env.backends.miniwob.target import Target
 from workers.env.backends.miniwob.watchdogs import end_large_processes, end_when_silent
 from workers.env.environment import EnvironmentFault
-from workers.env.foreign_process import confined_command, confinement_gap, login_variables, lower_session
+from workers.env.foreign_process import confined_command, confinement_gap, kill_group, login_variables, lower_session
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -92,6 +91,16 @@ def find_browser() -> str:
     raise ServiceUnavailable(
         "no Chromium or Chrome found: install one (on Debian: apt-get install chromium-headless-shell)"
     )
+
+
+class BrowserProcess(subprocess.Popen[bytes]):
+    """A browser's own process. :meth:`poll` does not reap it: its id stays that of its group, until that is killed."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        if self.returncode is None and (ended := os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return self.returncode
 
 
 class Browser:
@@ -181,17 +190,16 @@ class Browser:
         """Kill the browser and all its children, and remove its folder."""
         await cancel_tasks(*self._watches)
         await self.devtools.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_group(self.process.pid)
         await asyncio.to_thread(self.process.wait, END_S)
         await asyncio.to_thread(subprocess.call, ["rm", "-rf", str(self.folder)])  # It may be of any depth.
 
 
-def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
+def spawn(command: list[str]) -> tuple[BrowserProcess, int, int]:
     """Start a browser in a new session; return it, the pipe to read from and the pipe to write to."""
     read_fd, its_out = os.pipe()
     its_in, write_fd = os.pipe()
-    process = subprocess.Popen(
+    process = BrowserProcess(
         # The protocol uses file descriptors 3 and 4; a POSIX shell can redirect only those below 10.
         ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
         pass_fds=(its_in, its_out),
