@@ -69,11 +69,11 @@ def lower_session(pid: int, niceness: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
-def kill_group(child: int) -> None:
-    """Kill the process group of a child of this process, unless the child was reaped: its id may be another's then."""
+def kill_group(child: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal the process group of a child of this process, unless the child was reaped: its id may be another's."""
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        os.killpg(child, signal.SIGKILL)
+        os.killpg(child, number)
 
 
 def landlock_version() -> int:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import msgspec
 import structlog
@@ -29,6 +29,9 @@ POLL_INTERVAL_S = 0.25
 WAIT_S = 30.0
 """Time for which the lease server holds a request until a desktop is free."""
 RELEASE_S = 30.0
+GRACE_S = 10.0
+"""Time in which a program that is late prints the machine that it has made, or removes it."""
+PRINTED_BYTES = 2**20
 RENEWALS = 3
 """Renewals of a lease within its lifetime."""
 LOCKS = "dart-osworld-locks"
@@ -215,43 +218,51 @@ class ProgramProvider:
         self.lease_s = lease_s
 
     async def acquire(self, deadline: Deadline) -> HeldMachine:
-        """See :class:`MachineProvider`."""
-        printed = await self._run(self.acquire_command, b"", deadline)
-        try:
-            fields = json.loads(printed)
-            known = {name: fields[name] for name in MachineEndpoint.__struct_fields__ if name in fields}
-            endpoint = msgspec.convert(known, MachineEndpoint)
-        except (ValueError, TypeError, RecursionError) as error:
-            await self._release(printed)
-            name = self.acquire_command[0]
-            raise EnvironmentFault(f"env.osworld.acquire: {name} prints no machine as JSON: {error}") from None
+        """See :class:`MachineProvider`; what was printed is released if this fails or is cancelled."""
+        with tempfile.TemporaryFile() as output:
+            try:
+                await self._run(self.acquire_command, b"", output, deadline)
+                printed = os.pread(output.fileno(), PRINTED_BYTES, 0)
+                endpoint = parse_endpoint(printed, self.acquire_command[0])
+            except BaseException:
+                await self._release(os.pread(output.fileno(), PRINTED_BYTES, 0))
+                raise
         return HeldMachine(endpoint, functools.partial(self._release, printed))
 
     async def _release(self, printed: bytes) -> None:
-        if not self.release_command:
+        if not self.release_command or not printed.strip():
             return
         try:
-            await self._run(self.release_command, printed, Deadline(RELEASE_S))
+            await self._run(self.release_command, printed, asyncio.subprocess.DEVNULL, Deadline(RELEASE_S))
         except EnvironmentFault as fault:
             log.warning("machine not released", reason=str(fault))
 
-    async def _run(self, command: Sequence[str], stdin: bytes, deadline: Deadline) -> bytes:
-        """Return the output of a program; raise EnvironmentFault if it fails or is killed at the deadline."""
+    async def _run(self, command: Sequence[str], stdin: bytes, output: IO[bytes] | int, deadline: Deadline) -> None:
+        """Run a program to its end; raise EnvironmentFault if it fails or is ended at the deadline."""
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, "DART_LEASE_S": f"{self.lease_s:g}"}
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environment
+                *command, stdin=pipe, stdout=output, stderr=pipe, start_new_session=True, env=environment
             )
         except OSError as error:
             raise EnvironmentFault(f"{command[0]} cannot be run: {error}") from None
         try:
             async with deadline.timeout():
-                output, errors = await process.communicate(stdin)
+                _, errors = await process.communicate(stdin)
         except TimeoutError:
             raise EnvironmentFault(f"{command[0]} did not end in time") from None
         finally:
-            await end_process(process)
+            await end_process(process, GRACE_S)
         if process.returncode:
             raise EnvironmentFault(f"{command[0]} failed, exit code {process.returncode}: {excerpt(errors[-300:])}")
-        return output
+
+
+def parse_endpoint(printed: bytes, program: str) -> MachineEndpoint:
+    """Return the machine that a program has printed; raise EnvironmentFault if it is none."""
+    try:
+        fields = json.loads(printed)
+        known = {name: fields[name] for name in MachineEndpoint.__struct_fields__ if name in fields}
+        return msgspec.convert(known, MachineEndpoint)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise EnvironmentFault(f"env.osworld.acquire: {program} prints no machine as JSON: {error}") from None

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections import deque
@@ -19,7 +20,7 @@ from dart_desktops.osworld.evaluator_cache import EvaluatorCache
 from dart_desktops.osworld.evaluator_ports import ForwardedPorts
 from dart_desktops.osworld.machine import MachineEndpoint
 from dart_desktops.osworld.tasks import OsworldTask
-from dart_streams.background import cancel_tasks
+from dart_streams.background import cancel_tasks, wait_first
 from dart_streams.config.text import MALFORMED
 from dart_streams.errors import ServiceUnavailable
 from workers.env.environment import EnvironmentFault
@@ -253,11 +254,16 @@ def evaluator_package(checkout: Path) -> Path | None:
     return package if (package / "evaluators" / "metrics" / "__init__.py").is_file() else None
 
 
-async def end_process(process: asyncio.subprocess.Process) -> None:
-    """Kill a running process with its group."""
-    if process.returncode is None:
-        kill_group(process.pid)
-        await process.wait()
+async def end_process(process: asyncio.subprocess.Process, grace_s: float = 0.0) -> None:
+    """Kill a running process with its group; in a grace before that, SIGTERM lets it end by itself."""
+    try:
+        if grace_s and process.returncode is None:
+            kill_group(process.pid, signal.SIGTERM)
+            await wait_first(process.wait(), timeout_s=grace_s)
+    finally:
+        if process.returncode is None:
+            kill_group(process.pid)
+            await process.wait()
 
 
 def endpoint_address(endpoint: MachineEndpoint) -> tuple[str, list[int]]:

@@ -1,17 +1,21 @@
 """Leases of desktops, from a server that gives scripted responses over HTTP."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from dart_desktops.osworld import providers
 from dart_desktops.osworld.machine import MachineEndpoint
-from dart_desktops.osworld.providers import LeaseServerProvider, ListProvider, provider_of
+from dart_desktops.osworld.providers import LeaseServerProvider, ListProvider, ProgramProvider, provider_of
 from dart_streams.config import Osworld
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from tests.answering import answering
+from tests.waiting import wait_until
 from workers.env.environment import EnvironmentFault
 
 
@@ -81,3 +85,28 @@ def test_a_lease_server_that_was_not_started_has_written_no_token(tmp_path):
     provider = provider_of(settings)
     assert isinstance(provider, LeaseServerProvider)
     assert provider.token == "secret"
+
+
+@pytest.mark.parametrize(
+    ("script", "ending"),
+    [
+        ("trap 'echo a machine; exit 1' TERM; touch begun; sleep 60 & wait", "late"),
+        ("trap 'echo a machine; exit 1' TERM; touch begun; sleep 60 & wait", "cancelled"),
+        ("trap '' TERM; echo a machine; touch begun; sleep 60", "late"),
+        ("echo a machine; touch begun; exit 1", "failed"),
+    ],
+)
+async def test_what_a_program_has_made_is_released_however_it_ends(script, ending, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(providers, "GRACE_S", 0.1 if "''" in script else 60.0)
+    commands = [["sh", "-c", f"cd {tmp_path}; {part}"] for part in (script, "cat > released")]
+    deadline, bound = Deadline(None), asyncio.timeout(None)
+    deadline.timeout = lambda: bound  # type: ignore[method-assign]
+    acquiring = asyncio.create_task(ProgramProvider(*commands, 60.0).acquire(deadline))
+    await asyncio.to_thread(wait_until, (tmp_path / "begun").exists)
+    if ending == "late":
+        bound.reschedule(0.0)
+    elif ending == "cancelled":
+        acquiring.cancel()
+    with pytest.raises(asyncio.CancelledError if ending == "cancelled" else EnvironmentFault):
+        await acquiring
+    assert (tmp_path / "released").read_text() == "a machine\n"
