@@ -1,7 +1,10 @@
-"""Folders of temporary files: one for Unix sockets, whose paths have at most 107 bytes, and what is private there."""
+"""Folders of temporary files: for Unix sockets, whose paths have at most 107 bytes, private ones, and ones in use."""
 
+import contextlib
+import fcntl
 import os
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -29,3 +32,46 @@ def is_private(path: Path) -> bool:
     """Return whether a path is this user's, closed to others and no link; raise OSError if there is none."""
     found = path.lstat()
     return found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and not found.st_mode & 0o077
+
+
+class LockedFolder:
+    """A folder below ``parent`` (default: the temporary folder), which is locked while it is in use."""
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        while True:
+            self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            # Before it is locked, another process may remove it as abandoned.
+            if (descriptor := lock(self.folder)) is not None:
+                self._descriptor: int | None = descriptor
+                return
+
+    def remove(self) -> None:
+        """Remove the folder; never raises."""
+        with contextlib.suppress(OSError):  # Of no room for a process. The folder may be of any depth.
+            subprocess.call(["rm", "-rf", str(self.folder)], stderr=subprocess.DEVNULL)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def remove_abandoned(prefix: str, parent: Path | None = None) -> None:
+    """Remove this user's unlocked folders: a killed process left them."""
+    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
+        if (descriptor := lock(folder)) is not None:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                subprocess.call(["rm", "-rf", str(folder)], stderr=subprocess.DEVNULL)
+            os.close(descriptor)
+
+
+def lock(folder: Path) -> int | None:
+    """Lock a folder and return the lock's descriptor, None if it is locked already or gone."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BlockingIOError:
+            pass
+        os.close(descriptor)
+    return None

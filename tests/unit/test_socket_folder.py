@@ -61,7 +61,7 @@ async def test_a_desktop_listens_below_a_long_path_of_temporary_files(of_length,
     paths = []
 
     def bound() -> bytes:
-        paths.append(Path(made._folder) / "http")
+        paths.append(Path(made.socket))
         assert paths[0].is_socket()
         raise EnvironmentFault("far enough")
 

@@ -6,9 +6,10 @@ from dart_phones.environment import PhoneEnvironment
 from dart_phones.families import problem_of
 from dart_phones.installation import ensure_built
 from dart_phones.pool import PhonePool
-from dart_phones.process import sweep_folders
+from dart_phones.process import PREFIX
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
+from dart_streams.socket_folder import remove_abandoned
 
 
 class PhoneBackend:
@@ -23,7 +24,7 @@ class PhoneBackend:
 
         Raises ServiceUnavailable if phones are not installed.
         """
-        await asyncio.to_thread(sweep_folders)
+        await asyncio.to_thread(remove_abandoned, PREFIX)
         await asyncio.to_thread(ensure_built)
         self.pool.start_ahead()
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import msgspec
 from dart_phones.installation import built_folder, class_path
 from dart_streams.config.text import MALFORMED, raise_if_dense
 from dart_streams.java import SHARED_JARS, find_java, jar_folder
+from dart_streams.socket_folder import LockedFolder
 from workers.env.environment import EnvironmentFault
 from workers.env.foreign_process import confined_command, login_variables, lower_session
 
@@ -41,10 +40,9 @@ ANSWER_BYTES = 2**25
 LOG_CHARACTERS = 1000
 START_S = 300.0
 """Time limit of a start, which takes 12 core-seconds: minutes on a machine that is busy with other work."""
-PREFIX = "dart-phone-"
+PREFIX = "dart-android-"
 EPISODE = "robolectric-Episode_play"
 """Start of the names of Robolectric's folders of episodes, which it keeps until its process ends."""
-FOLDERS = Path(tempfile.gettempdir())
 
 
 class PhoneProcess:
@@ -54,7 +52,8 @@ class PhoneProcess:
         self.call_timeout_s = call_timeout_s
         self.process: asyncio.subprocess.Process | None = None
         self.episodes = 0
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=FOLDERS))
+        self._locked = LockedFolder(PREFIX)
+        self._folder = self._locked.folder
 
     @property
     def alive(self) -> bool:
@@ -113,7 +112,7 @@ class PhoneProcess:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._locked.remove)
 
     def _command(self) -> list[str]:
         program, jars, built = find_java().resolve(), jar_folder("phone", SHARED_JARS), built_folder()
@@ -139,10 +138,3 @@ def remove_all_but_newest(folder: Path) -> None:
     episodes = sorted(folder.glob(f"{EPISODE}*"), key=lambda path: path.stat().st_mtime_ns)
     for earlier in episodes[:-1]:
         shutil.rmtree(earlier, ignore_errors=True)
-
-
-def sweep_folders(folders: Path = FOLDERS, proc: Path = Path("/proc")) -> None:
-    """Remove the folders of dead workers."""
-    for folder in folders.glob(f"{PREFIX}*-*"):
-        if not (proc / folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
-            shutil.rmtree(folder, ignore_errors=True)

@@ -8,8 +8,6 @@ import os
 import shutil
 import socket
 import stat
-import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,7 +21,7 @@ from dart_desktops.desktop.call_priority import CallPriority
 from dart_desktops.desktop.guest import processes
 from dart_desktops.desktop.problem import Problem
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.socket_folder import socket_folder
+from dart_streams.socket_folder import LockedFolder, remove_abandoned, socket_folder
 from workers.env.backends import connection
 from workers.env.environment import EnvironmentFault
 from workers.env.foreign_process import kill_group
@@ -37,8 +35,7 @@ READY_S = 60.0
 """Time limit for the server to respond, also on a busy machine."""
 ENDED_S = 30.0
 """Time limit for a sandbox to end after its last connection, also on a busy machine."""
-STARTING_S = 60.0
-"""Minimum age of a folder before its socket is checked for a server."""
+PREFIX = "dart-sandbox-"
 DATA = {"outcome", "elements", "call"}
 DATA_BYTES, SCREEN_BYTES = 2**24, 2**26
 """Maximum sizes of a response with data, and of one with a screen."""
@@ -66,7 +63,7 @@ class Sandbox:
         self.process: asyncio.subprocess.Process | None = None
         self.group: limits.ControlGroup | None = None
         self.priority = CallPriority(limits.ControlGroup())
-        self._folder = ""
+        self._folder: LockedFolder | None = None
         self._session: aiohttp.ClientSession | None = None
         self._lifeline: int | None = None
         """Pipe to the server, which ends once this end is closed, also if this worker is killed. Bubblewrap's
@@ -74,8 +71,8 @@ class Sandbox:
 
     async def start(self) -> None:
         """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
-        self._folder = tempfile.mkdtemp(prefix=limits.PREFIX, dir=socket_folder())
-        errors = f"{self._folder}/errors"
+        self._folder = LockedFolder(PREFIX, socket_folder())
+        errors = f"{self._folder.folder}/errors"
         self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self.socket))
         self.group = limits.make_group()
         self.priority = CallPriority(self.group)
@@ -157,7 +154,7 @@ class Sandbox:
     @property
     def socket(self) -> str:
         """Path of the server's Unix socket."""
-        return f"{self._folder}/http"
+        return f"{self._folder.folder}/http" if self._folder is not None else ""
 
     @property
     def alive(self) -> bool:
@@ -181,7 +178,8 @@ class Sandbox:
             self._lifeline = None
         if self.group is not None:
             await self.group.remove()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            await asyncio.to_thread(self._folder.remove)
 
 
 def drop_privileges(user: int | None = None) -> list[str]:
@@ -278,21 +276,9 @@ def package_source(name: str) -> bytes:
 
 
 def sweep() -> None:
-    """Remove the control groups and folders of killed workers; such a folder has a socket without a server."""
+    """Remove the control groups and folders of killed workers."""
     limits.sweep()
-    for folder in socket_folder().glob(f"{limits.PREFIX}*"):
-        try:
-            if folder.stat().st_mtime > time.time() - STARTING_S:
-                continue
-        except FileNotFoundError:
-            continue  # Another worker has removed it.
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(folder / "http"))
-            except ConnectionRefusedError:
-                shutil.rmtree(folder, ignore_errors=True)
-            except OSError:
-                continue  # It has no socket yet, or belongs to another user.
+    remove_abandoned(PREFIX, socket_folder())
 
 
 def require_programs() -> None:

@@ -82,14 +82,6 @@ def test_a_size_of_no_whole_number_of_units_is_refused():
         parse({"env": {"phone": {"width": 271}}})
 
 
-def test_folders_of_dead_workers_are_removed(tmp_path):
-    (tmp_path / "proc/7").mkdir(parents=True)
-    for name in ("dart-phone-7-a", "dart-phone-8-b", "other"):
-        (tmp_path / name).mkdir()
-    process.sweep_folders(tmp_path, tmp_path / "proc")
-    assert {path.name for path in tmp_path.iterdir()} == {"proc", "dart-phone-7-a", "other"}
-
-
 def test_of_the_folders_of_episodes_the_newest_stays(tmp_path):
     for age_s, name in ((2, "b"), (1, "a"), (3, "c")):
         path = tmp_path / f"{process.EPISODE}{name}"

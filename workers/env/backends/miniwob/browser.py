@@ -6,7 +6,6 @@ import functools
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import structlog
 from dart_streams.background import cancel_tasks
 from dart_streams.config import Capture
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.socket_folder import LockedFolder, remove_abandoned
 from workers.env.backends.miniwob.capture import BeginFrames, Screenshots
 from workers.env.backends.miniwob.devtools import MESSAGE_BYTES, DevTools
 from workers.env.backends.miniwob.process_load import load_alone, load_of
@@ -77,6 +77,7 @@ NICENESS = 10
 raise its own priority above theirs."""
 START_S = 60.0
 """Time limit of each call until the browser has drawn once: on a busy machine its start takes longer than any call."""
+PREFIX = "dart-browser-"
 END_S = 60.0
 """Time limit for the end of a killed browser: its low priority delays that too on a busy machine."""
 
@@ -102,6 +103,11 @@ class BrowserProcess(subprocess.Popen[bytes]):
             return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         return self.returncode
 
+    async def end(self) -> None:
+        """Kill it and all its children."""
+        kill_group(self.pid)
+        await asyncio.to_thread(self.wait, END_S)
+
 
 class Browser:
     """A running browser with its connection and watchdogs. Its ``folder`` has its profile, and copies of pages."""
@@ -118,6 +124,7 @@ class Browser:
             asyncio.create_task(silence, name="browser watch"),
             asyncio.create_task(end_large_processes(devtools, process.pid), name="browser memory"),
         ]
+        self._ending = contextlib.AsyncExitStack()
 
     @property
     def alive(self) -> bool:
@@ -159,24 +166,31 @@ class Browser:
     @classmethod
     async def _launch(cls, capturing: type[Screenshots], pages: Sequence[Path]) -> "Browser":
         path = find_browser()
-        folder = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
-        profile, copies = folder / "profile", folder / "pages"
-        profile.mkdir()
-        copies.mkdir()
-        command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
         if gap := confinement_gap():
             log.warning("a page that takes its browser over is not confined wholly", reason=gap)
-        process, read_fd, write_fd = spawn(confined_command(command, (*pages, copies), profile))
-        devtools = await connect(read_fd, write_fd, START_S)
-        load = functools.partial(load_of, process.pid)
-        browser = cls(process, devtools, folder, capturing(devtools, load))
-        try:
-            version = await browser.devtools.call("Browser.getVersion")
-        except EnvironmentFault as error:
-            await browser.kill()
-            raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
-        log.info("browser up", product=version["product"], pid=process.pid, capture=capturing.name)
-        return browser
+        await asyncio.to_thread(remove_abandoned, PREFIX)
+        async with contextlib.AsyncExitStack() as ending:
+            locked = LockedFolder(PREFIX)
+            ending.push_async_callback(asyncio.to_thread, locked.remove)
+            profile, copies = locked.folder / "profile", locked.folder / "pages"
+            profile.mkdir()
+            copies.mkdir()
+            command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
+            process, read_fd, write_fd = spawn(confined_command(command, (*pages, copies), profile))
+            ending.push_async_callback(process.end)
+            devtools = await connect(read_fd, write_fd, START_S)
+            ending.push_async_callback(devtools.close)
+            browser = cls(
+                process, devtools, locked.folder, capturing(devtools, functools.partial(load_of, process.pid))
+            )
+            ending.push_async_callback(cancel_tasks, *browser._watches)
+            try:
+                version = await devtools.call("Browser.getVersion")
+            except EnvironmentFault as error:
+                raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
+            log.info("browser up", product=version["product"], pid=process.pid, capture=capturing.name)
+            browser._ending = ending.pop_all()
+            return browser
 
     async def _draw_once(self) -> None:
         """Raise EnvironmentFault if the browser has no begin-frame control."""
@@ -188,11 +202,7 @@ class Browser:
 
     async def kill(self) -> None:
         """Kill the browser and all its children, and remove its folder."""
-        await cancel_tasks(*self._watches)
-        await self.devtools.close()
-        kill_group(self.process.pid)
-        await asyncio.to_thread(self.process.wait, END_S)
-        await asyncio.to_thread(subprocess.call, ["rm", "-rf", str(self.folder)])  # It may be of any depth.
+        await self._ending.aclose()
 
 
 def spawn(command: list[str]) -> tuple[BrowserProcess, int, int]:
@@ -226,6 +236,7 @@ async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:
     """Return the connection over two pipes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0))
-    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
+    its_output, its_input = os.fdopen(read_fd, "rb", 0), os.fdopen(write_fd, "wb", 0)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), its_output)
+    writer, _ = await loop.connect_write_pipe(asyncio.Protocol, its_input)
     return DevTools(reader, writer, timeout_s)

@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import socket
 import string
 import subprocess
 import sys
@@ -255,20 +254,6 @@ def test_groups_of_dead_workers_are_removed_and_not_those_of_living_ones(tmp_pat
     assert {folder.name for place in places for folder in place.iterdir() if "-" in folder.name} == {
         f"{limits.PREFIX}7-0"
     }
-
-
-def test_folders_that_another_worker_removes_meanwhile_do_not_end_a_start(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(sandbox, "socket_folder", lambda: tmp_path)
-    monkeypatch.setattr(limits, "sweep", lambda: None)
-    monkeypatch.setattr(sandbox, "STARTING_S", -60.0)
-    (tmp_path / f"{limits.PREFIX}removed").symlink_to(tmp_path / "nothing")
-    (killed := tmp_path / f"{limits.PREFIX}killed").mkdir()
-    with socket.socket(socket.AF_UNIX) as closed:
-        closed.bind(str(killed / "http"))
-    (starting := tmp_path / f"{limits.PREFIX}starting").mkdir()
-    sandbox.sweep()
-    assert not killed.exists()
-    assert starting.exists()
 
 
 def test_a_control_group_of_version_2_is_bounded(tmp_path: Path):
