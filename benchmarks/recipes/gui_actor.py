@@ -1,7 +1,7 @@
 """Hit rates of the attention head and of written coordinates, on the same held-out screens.
 
 ``.venv/model/bin/python -m benchmarks.recipes.gui_actor CONFIG FILE`` prints them as JSON; FILE is that of
-:mod:`dart_recipes.gui_actor.screens`. Both heads begin with the same tiny policy of the deployment, and see the
+:mod:`benchmarks.recipes.gui_actor_screens`. Both heads begin with the same tiny policy of the deployment, and see the
 same demonstrations in the same order, as many times, at the same learning rate.
 """
 
@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dart_recipes.gui_actor import learning, screens
+from benchmarks.recipes import gui_actor_learning as learning
+from benchmarks.recipes import gui_actor_screens as screens
+from benchmarks.recipes.gui_actor_screens import TargetScreen
 from dart_recipes.gui_actor.grounding import Asked, Grounder
 from dart_recipes.gui_actor.patches import Point, contains
-from dart_recipes.gui_actor.screens import TargetScreen
 from dart_streams import actions
 from dart_streams.actions import Click
 from dart_streams.actions.dialects import View

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from console.bundles.bundle_inputs import CONFIG, TASKS
-from console.datasets.agreement import compare_verdicts
 from console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
+from dart_data.agreement import compare_verdicts
 from dart_recipes.judge import judging
 from dart_streams.actions import Click, format
 from dart_streams.config import Config

@@ -14,11 +14,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from PIL import Image, ImageDraw
 
 from benchmarks.recipes import gui_actor as measure
-from dart_recipes.gui_actor import learning
+from benchmarks.recipes import gui_actor_learning as learning
+from benchmarks.recipes.gui_actor_screens import TargetScreen
 from dart_recipes.gui_actor.grounding import Asked, Grounder
 from dart_recipes.gui_actor.head import ActionHead, attention_loss
 from dart_recipes.gui_actor.patches import contains
-from dart_recipes.gui_actor.screens import TargetScreen
 from dart_recipes.gui_actor.serve import GroundingEndpoint
 from dart_streams import actions
 from dart_streams.actions.dialects import View

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from benchmarks.recipes import gui_actor_screens as screens
 from console.launch.services.daemon import free_port
 from console.runs import run_folder as folder
 from console.runs.run_log import read_events
-from dart_recipes.gui_actor import screens
 from dart_recipes.gui_actor.patches import contains
 from dart_streams.actions import Click, parse
 from dart_streams.config import Config, load, tasks

@@ -1,6 +1,6 @@
 """Screens with a target from MiniWoB++ pages: the first screen of each task whose oracle begins with a click.
 
-``.venv/streams/bin/python -m dart_recipes.gui_actor.screens CONFIG FILE`` writes those of a deployment's
+``.venv/streams/bin/python -m benchmarks.recipes.gui_actor_screens CONFIG FILE`` writes those of a deployment's
 demonstrations and held-out tasks.
 """
 
