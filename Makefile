@@ -87,7 +87,7 @@ test: setup ## Run all tests.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); \
 		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit $(RECIPES) >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model bench cluster compose data faults/full k8s k8s_cluster objects launch page path upgrade); \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests $(addprefix --ignore=tests/,unit model bench cluster compose faults/full k8s k8s_cluster objects launch page path upgrade); \
 		streams=$$?; wait $$!; units=$$?; cat $$output; rm $$output; \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model --ignore=tests/model/breadth; \
 		model=$$?; exit $$((streams || units || model))'
@@ -112,7 +112,7 @@ soak: setup ## Run a circle under random faults for HOURS=n (2), as root; SEED=n
 	@$(STREAMS)/python -m tests.faults.soak --hours $(or $(HOURS),2) $(addprefix --seed ,$(SEED)) $(addprefix --schedule ,$(SCHEDULE))
 
 test-data: setup data ## Run the tests of data sets and trackers with their libraries.
-	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data plugins/data/tests
+	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q plugins/data/tests
 
 test-launch: setup ## Run the tests of local services that fail or stay, of scripts for nodes and Slurm, and of placed processes.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/launch

@@ -58,7 +58,7 @@ COMMANDS = (
     Command("capture", "bundle:capture", "Write a run's records into one file, or verify one."),
     Command("replay", "bundle:replay", "Repeat a bundle's decisions and compare, or with other settings."),
     Command("restore", "restore:restore", "Restore a captured run into a broker and a store."),
-    Command("data", "data:app", "Export a run's episodes as a data set; import one as demonstrations."),
+    Command("data", "", "Export a run's episodes as a data set; import one as demonstrations."),
     Command("dlq", "topics:dead_letters", "Show dead letters, and publish them again."),
     Command("store", "store:app", "Rebuild a run's rows from its log, and compare the two."),
     Command("policy", "policy:app", "Build the tiny policy; check a model; export a trained one."),

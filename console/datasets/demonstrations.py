@@ -18,6 +18,7 @@ from console.datasets.episode_rows import UNANSWERED, add_image, episode_of
 from dart_streams import actions
 from dart_streams.actions.sequence import format_all, parse_written
 from dart_streams.config import Config, Policy
+from dart_streams.config.entry_points import load_parquet
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.text import MALFORMED, text_of
@@ -249,9 +250,7 @@ def image_bytes(folder: Path, name: str) -> bytes:
 
 def episodes_of_parquet(path: Path) -> Iterator[Placed]:
     """Yield the episodes of a Parquet set; needs the environment .venv/data."""
-    from console.datasets import parquet
-
-    for rows in parquet.episodes_in(path):
+    for rows in load_parquet().episodes_in(path):
         place = f"{path}: trajectory {rows[0]['trajectory_id']}"
         try:
             yield Placed(place, episode_of(rows))

@@ -30,6 +30,7 @@ from console.runs.bundle import Bundle
 from dart_streams import actions
 from dart_streams.actions.dialects import BY_NAME
 from dart_streams.config import Config, Policy
+from dart_streams.config.entry_points import load_parquet
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.text import MALFORMED, text_of
@@ -242,7 +243,7 @@ def decode_line(text: str, policy: Policy) -> DemonstrationLine:
 def read_parquet(path: Path) -> Iterator[Placed | Unusable]:
     """Yield the episodes of a Parquet set."""
     try:
-        from console.datasets import parquet
+        parquet = load_parquet()
     except ModuleNotFoundError as error:
         raise UserError(
             f"{path} is Parquet, and this environment lacks {error.name}: write it as JSON lines by "

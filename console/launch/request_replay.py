@@ -18,13 +18,7 @@ import msgspec
 
 from console.bundles.bundle_inputs import TASKS
 from console.bundles.progress import report_progress
-from console.bundles.recorded_answers import (
-    AnswerComparison,
-    Part,
-    VersionComparison,
-    published_versions,
-    read_answers,
-)
+from console.bundles.recorded_answers import AnswerComparison, Part, VersionComparison, published_versions, read_answers
 from console.bundles.republish import TimeSpan
 from console.launch import processes
 from console.launch.run_removal import groups_of, topics_of

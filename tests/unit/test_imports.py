@@ -73,7 +73,7 @@ FOLDERS = ("benchmarks", "examples", *PRODUCT)
 OURS = tuple(Path(folder).name for folder in FOLDERS)
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
 DATA_LIBRARIES = {"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"}
-DATA_SIDE = ("console/datasets/parquet.py", "plugins/data/dart_data/tracker/backends/")
+DATA_SIDE = ("plugins/data/dart_data/parquet.py", "plugins/data/dart_data/tracker/backends/")
 """What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",

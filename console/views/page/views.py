@@ -11,14 +11,7 @@ from console.views.page import episodes, search, training
 from console.views.page.comparison import Comparison, compare, compare_training_task
 from console.views.page.header import page_header
 from console.views.page.judging import judging_queue
-from console.views.page.records import (
-    MAX_EXPORTED,
-    MAX_SHOWN,
-    RecordText,
-    decode_record,
-    json_lines,
-    topic_named,
-)
+from console.views.page.records import MAX_EXPORTED, MAX_SHOWN, RecordText, decode_record, json_lines, topic_named
 from console.views.page.report_view import ReportView, report_view
 from console.views.page.source import NotFound, RunSource
 from console.views.page.time_curves import view_time

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from console.cli.main import INTERRUPTED, build_app, wanted_by
 from console.cli.process import worker_name
 from dart_streams.errors import UserError
 from dart_streams.version import VERSION
+from tests.fork_server import PROGRAM, run
 from tests.installed_packages import install_metadata
 
 COMMAND = [str(Path(sys.executable).with_name("dart-streams"))]
@@ -84,3 +86,19 @@ def test_replicas_of_a_container_are_named_by_their_host():
     assert worker_name("env", "env-{host}") == f"env-{socket.gethostname()}"
     assert worker_name("env", "") == "env-0"
     assert worker_name("env", "left") == "left"
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="this environment has pyarrow")
+def test_without_its_libraries_the_command_names_the_one_to_run(tmp_path):
+    done = run([PROGRAM, "data", "export", tmp_path / "a set.parquet", "--run", "one"], text=True, timeout=60)
+    assert done.returncode == 2
+    assert "this needs pyarrow, which only .venv/data has" in done.stderr
+    assert f".venv/data/bin/dart-streams data export '{tmp_path}/a set.parquet' --run one" in done.stderr
+    assert "`make data` makes it" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("library", sorted(main.DATA_LIBRARIES))
+def test_each_library_of_the_data_environment_is_known_as_such(library):
+    error = main.other_environment(["worker", "tracker"], f"{library}.inner")
+    assert ".venv/data/bin/dart-streams worker tracker" in str(error)

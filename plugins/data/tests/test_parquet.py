@@ -11,10 +11,11 @@ from PIL import Image
 
 from console.bundles.bundle_inputs import bundle_events, config_of
 from console.bundles.episode_index import CurationFacts
-from console.datasets import demonstrations, parquet
+from console.datasets import demonstrations
 from console.datasets.episode_columns import ImageCell
 from console.datasets.episode_rows import rows_of
 from console.runs.bundle import Bundle
+from dart_data import parquet
 from dart_streams.errors import UserError
 from tests.command_line import invoke
 from tests.integration.recorded_run import record

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from console.cli.options import (
-    AsJson,
-    FromBundle,
-    RunConfig,
-    RunId,
-    State,
-    run_config,
-    run_or_bundle,
-    split_names,
-)
+from console.cli.options import AsJson, FromBundle, RunConfig, RunId, State, run_config, run_or_bundle, split_names
 from console.cli.output import log_to_stderr, note, notes, show
 from console.cli.store import store_session
 from dart_streams.errors import UserError
@@ -61,7 +52,7 @@ def export(
     """Write a run's episodes as Parquet for Hugging Face's datasets: images, messages, actions, rewards, advantages."""
     from console.bundles.episode_index import EpisodeIndex
     from console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
-    from console.datasets.parquet import ParquetSet
+    from dart_streams.config.entry_points import load_parquet
     from topics.transitions import REWARDED
     from topics.values import OutcomeKind, Purpose
 
@@ -81,7 +72,7 @@ def export(
     with EpisodeIndex() as index, progress_bars() as progress, episodes_of(config, source, index, progress) as episodes:
         exported = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
         report = add_bar(progress, "trajectories", episode_count(source or config.bus))
-        with ParquetSet(output, rows) as file:
+        with load_parquet().ParquetSet(output, rows) as file:
             for row in exported.rows(wanted, rows, config.policy, report):
                 file.write(row)
     if not (result := exported.result).rows:
@@ -165,8 +156,8 @@ def agreement(
     run: RunId = "", state: State = Path(".dart"), bundle: FromBundle = None, as_json: AsJson = False
 ) -> None:
     """Compare a judge's verdicts with the environment's rewards, by task (recipe judge)."""
-    from console.datasets.agreement import compare_verdicts
     from console.runs.run_log import read_events
+    from dart_data.agreement import compare_verdicts
     from topics import trajectories
 
     config, source = run_or_bundle(run, state, bundle)
