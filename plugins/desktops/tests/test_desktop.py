@@ -92,6 +92,17 @@ async def test_the_oracle_solves_each_family(backend, family):
         await check_family(backend, task(family, seed))
 
 
+@pytest.mark.parametrize("family", ["answer", "choose", "tick", "enter", "form"])
+@pytest.mark.parametrize("keys", [("escape",), ("enter",), ("alt", "f4")], ids="+".join)
+async def test_what_a_window_ends_by_solves_nothing(backend, family, keys):
+    for seed in range(SEEDS):
+        environment = await backend.open(task(family, seed))
+        await environment.reset(task(family, seed))
+        await environment.step(Hotkey(keys), "end")
+        assert await environment.evaluate() == 0.0
+        await environment.close()
+
+
 @pytest.mark.parametrize("family", ["answer", "edit"])
 async def test_desktops_keep_the_contract(backend, family):
     await conformance.check(backend, task(family, 3))

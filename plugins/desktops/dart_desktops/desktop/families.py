@@ -16,16 +16,16 @@ ROWS = 4
 
 
 def answer(rng: random.Random) -> Problem:
-    """Make a question with two buttons; the instruction names one."""
+    """Make a question with two buttons, which print their names; the instruction names one."""
     names = list(rng.choice(ANSWERS))
     rng.shuffle(names)
-    target = rng.randrange(2)
-    labels = ("--ok-label", names[0], "--cancel-label", names[1])
+    target = names[rng.randrange(2)]
+    buttons = [argument for name in names for argument in ("--extra-button", name)]
     return Problem(
-        instruction=f'Press "{names[target]}".',
-        command=("zenity", "--question", "--no-wrap", "--text", "What now?", *labels),
-        solved=lambda outcome, _: outcome.exit_code == target,
-        oracle=in_turn(press("push button", names[target])),
+        instruction=f'Press "{target}".',
+        command=("zenity", "--question", "--no-wrap", "--text", "What now?", "--switch", *buttons),
+        solved=lambda outcome, _: outcome.output.rstrip("\n") == target,
+        oracle=in_turn(press("push button", target)),
     )
 
 
