@@ -59,13 +59,14 @@ class Execute(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Evaluate the present state; ``cut`` at the step limit, ``gave_up`` after ``call_user``.
+    """Evaluate the present state; ``cut`` at the step limit, ``gave_up`` after ``call_user``, ``looped`` in a loop.
 
     ``answer`` is the text of ``finished``, the policy's answer to a task that asks for one.
     """
 
     cut: bool
     gave_up: bool = False
+    looped: bool = False
     answer: str = ""
 
 
@@ -158,7 +159,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         if self.ending is not None:
             return self.ending
         if self.repeats >= self.limits.loop_limit:
-            return Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
+            return Evaluate(cut=False, looped=True)
         if self.on_last_step:
             return Evaluate(cut=True)
         return RequestAction(attempt=0)
@@ -253,7 +254,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def end_evaluated(self, evaluated: Evaluate, reward: float) -> EpisodeEnd:
         """Return the end of an evaluated episode; a solved one succeeds even at the step limit."""
         kind = reconcile_outcome("truncated" if evaluated.cut else "failure", reward)
-        reason = "step limit" if kind == "truncated" else "call_user" if evaluated.gave_up and kind == "failure" else ""
+        failed = "call_user" if evaluated.gave_up else "loop" if evaluated.looped else ""
+        reason = {"truncated": "step limit", "failure": failed}.get(kind, "")
         return EpisodeEnd(kind=kind, reward=reward, reason=reason)
 
     def end_timed_out(self, calling: str = "") -> EpisodeEnd:

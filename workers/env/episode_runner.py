@@ -58,6 +58,8 @@ REQUEST_ATTEMPTS = 3
 """Maximum number of requests for one action; then the episode ends as ``policy_error``."""
 LOOP_LIMIT = 4
 """Repeats of an action on an unchanged screen that end an episode as failure (``loop``)."""
+WAIT_S = (0.1, 0.3, 0.6)
+"""Pauses of the action ``wait`` before each look at the screen; the first look at another screen ends it."""
 OBSERVATION_PATIENCE_S = 0.05
 """Time for which an observation may wait to be sent with a request, while its episode waits for an action."""
 ERROR_PAUSE_S = 1.0
@@ -148,6 +150,8 @@ class EpisodeRun:
         self.demonstrates = False
         self.screen_size: Size = (1, 1)
         self.screen: Screen | None = None
+        self.drawn: bytes | None = None
+        """Image of the latest screen, as the environment gave it."""
         self.verdict: Verdict | None = None
         self.limit = asyncio.timeout(persons.episode_limit_s(state.order, self.config))
         self.latest_end_s = asyncio.get_running_loop().time() + persons.person_limit_s(self.config)
@@ -258,7 +262,7 @@ class EpisodeRun:
     async def _observe(self, screen: Screen, execute_ms: float, returned: str = "") -> Move:
         self.set_state("wait")
         self.shown_s = time.perf_counter()
-        self.screen_size = (screen.width, screen.height)
+        self.screen_size, self.drawn = (screen.width, screen.height), screen.image
         self.screen = screen = await compress_screen(screen, self.config)
         ref, self.screenshot_write = None, None
         if screen.image is not None:
@@ -384,7 +388,18 @@ class EpisodeRun:
     async def _step(self, action: actions.Action, action_id: str, last: bool) -> Screen:
         """Execute an action given in pixels of the policy's image."""
         require_offered(action, self.state.observations[0].calls)
+        if isinstance(action, actions.Wait):
+            return await self._wait(action, action_id, last)
         return await self.environment.step(rescale(action, self._policy_size(), self.screen_size), action_id, last)
+
+    async def _wait(self, action: actions.Wait, action_id: str, last: bool) -> Screen:
+        """Look at the screen until it changes; the last action of an episode waits the whole time."""
+        for pause_s in (sum(WAIT_S),) if last else WAIT_S:
+            await asyncio.sleep(pause_s)
+            screen = await self.environment.step(action, action_id, last)
+            if screen.done or screen.image != self.drawn:
+                break
+        return screen
 
     def _policy_size(self) -> Size:
         policy = self.config.policy

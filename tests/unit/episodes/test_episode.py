@@ -152,7 +152,10 @@ def test_the_same_action_on_an_unchanged_screen_is_a_loop():
     episode = after_actions(started(max_steps=9), (CLICK, "s0"))
     assert episode.after_screen(done=False) == RequestAction(attempt=0)
     episode = after_actions(episode, (CLICK, "s0"))
-    assert episode.after_screen(done=False) == Stop(EpisodeEnd(kind="failure", reward=0.0, reason="loop"))
+    move = episode.after_screen(done=False)
+    assert move == Evaluate(cut=False, looped=True)
+    ends = [episode.end_evaluated(move, reward) for reward in (0.0, 0.5, 1.0)]
+    assert [(end.kind, end.reason) for end in ends] == [("failure", "loop"), ("failure", "loop"), ("success", "")]
 
 
 @pytest.mark.parametrize(

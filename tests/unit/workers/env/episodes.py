@@ -50,10 +50,11 @@ async def play(
     purpose: Purpose = "train",
     log: ObservationLog | None = None,
     backend: SimulatedBackend | None = None,
+    max_steps: int = 6,
 ) -> list[list[Observation]]:
-    """Play an order of a page with at most 6 steps; return the observations of each trajectory."""
+    """Play an order of a page; return the observations of each trajectory."""
     log = log or ObservationLog()
-    task = Task(environment="simulated", page=page, seed=3, max_steps=6, split="train")
+    task = Task(environment="simulated", page=page, seed=3, max_steps=max_steps, split="train")
     order = events.rollout_order(task_id=task.task_id, purpose=purpose)
     await runner_of(config, backend or SimulatedBackend(config), log, policy).run(order, task, lambda _: None)
     return list(log.observations.values())
