@@ -270,10 +270,22 @@ CASES: dict[str, Case] = {
         before="document.querySelector('#t').oncontextmenu = (e) => got.push(e.type);",
     ),
     "a tooltip": shown("<button id=t title=text>x</button>", Move(8, 60), Move(10, 62)),
-    "drag and drop": shown(
-        "<div id=t draggable=true style='height: 24px'>x</div><div id=d ondragover='event.preventDefault()'>y</div>",
-        Drag(20, 60, 20, 90),
-        Move(5, 5),
+    "drag and drop": Case(
+        "<div id=t draggable=true style='height: 24px'>x</div><div id=d style='height: 24px'>y</div>",
+        [Drag(20, 60, 20, 86), Move(5, 5)],
+        "got.filter((name, place) => name !== got[place - 1])",
+        ["dragstart", "dragenter", "dragover", "drop", "dragend"],
+        before="for (const name of ['dragstart', 'dragenter', 'dragover', 'drop', 'dragend'])"
+        " (name.match('end|start') ? document.querySelector('#t') : document.querySelector('#d'))"
+        ".addEventListener(name, (e) => { got.push(name); if (name !== 'dragstart') e.preventDefault(); });",
+    ),
+    "a drag that a page refuses": Case(
+        "<div id=t draggable=true style='height: 24px'>x</div>",
+        [Drag(20, 60, 20, 86), Move(5, 5)],
+        "got",
+        ["mousedown", "dragstart", "mouseup"],
+        before="for (const name of ['mousedown', 'dragstart', 'mouseup', 'drop'])"
+        " addEventListener(name, (e) => { got.push(name); if (name === 'dragstart') e.preventDefault(); });",
     ),
     "mail": shown("<a id=t href='mailto:a@example.com'>link</a>"),
     "a page that is left": Case("<a id=t href='about:blank'>link</a>", [At("#t"), Click(9, 99)], "document.title", ""),

@@ -28,6 +28,11 @@ VARIANTS = {
     "done-at-start": ("reward = null", "reward = 1", "the start is worth 0"),
     "by-clock": ("reset(seed) {", "reset(seed) { order.textContent = performance.now();", "same screen|next episode"),
     "no-end": ("checked ? order : chosen()", "checked ? chosen() : chosen()", "at most the 2 steps"),
+    "covered": (
+        "reset(seed) {",
+        "reset(seed) { order.style.cssText = 'position: fixed; left: 99em';",
+        "no click reaches",
+    ),
     "no-element": ("checked ? order : chosen()", "checked ? 7 : 7", "must return an element"),
 }
 """Name: what is replaced in the example's page, by what, and the result of the check (empty: ok).

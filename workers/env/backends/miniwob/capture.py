@@ -19,6 +19,7 @@ from workers.env.environment import EnvironmentFault
 WIDTH, HEIGHT = Miniwob.screen
 """Size of the page proper in pixels; the rest of the viewport shows the page's score board."""
 LAYOUT_WIDTH, LAYOUT_HEIGHT = 500, 320
+"""Size of the viewport that MiniWoB++'s pages are laid out in."""
 CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
 AWAY: Call = (MOUSE, {"type": "mouseMoved", "x": 490, "y": 310})
 """Move of the mouse out of the page proper, where nothing is under it."""
@@ -46,6 +47,8 @@ class Screenshots:
     """
 
     name = "screenshot"
+    draws = True
+    """Whether the browser draws frames by itself."""
     flags: tuple[str, ...] = (f"--window-size={LAYOUT_WIDTH},{LAYOUT_HEIGHT}",)
     target: dict[str, Any] = {"width": LAYOUT_WIDTH, "height": LAYOUT_HEIGHT}  # noqa: RUF012
 
@@ -53,8 +56,10 @@ class Screenshots:
         self.devtools = devtools
         self.load = load
 
-    async def prepare(self, session: str) -> None:
-        """Set up a new target."""
+    async def lay_out(self, session: str, width: int, height: int) -> None:
+        """Lay a target out in a viewport of this size; the page proper alone is drawn."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self.devtools.call("Emulation.setDeviceMetricsOverride", session, None, **size, dontSetVisibleSize=True)
 
     async def settle(self, session: str) -> None:
         """Draw the parts of a loaded document that must be drawn before its first screen."""
@@ -102,6 +107,7 @@ class BeginFrames(Screenshots):
     """
 
     name = "begin-frame"
+    draws = False
     flags = (
         f"--window-size={WIDTH},{HEIGHT}",
         "--enable-begin-frame-control",
@@ -114,11 +120,6 @@ class BeginFrames(Screenshots):
     def __init__(self, devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:
         super().__init__(devtools, load)
         self._one_at_a_time = asyncio.Lock()
-
-    async def prepare(self, session: str) -> None:
-        """Lay the target out in the whole viewport, but draw the page proper only."""
-        size = {"width": LAYOUT_WIDTH, "height": LAYOUT_HEIGHT, "deviceScaleFactor": 1, "mobile": False}
-        await self.devtools.call("Emulation.setDeviceMetricsOverride", session, None, **size, dontSetVisibleSize=True)
 
     async def settle(self, session: str) -> None:
         """Draw a frame."""

@@ -7,8 +7,10 @@ The browser exits when its pipe is closed, so a killed worker leaves no browser 
 """
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -21,20 +23,26 @@ MESSAGE_BYTES = 64 * 1024 * 1024
 CRASHED = "Inspector.targetCrashed"
 DETACHED = "Target.detachedFromTarget"
 LOADED = "Page.loadEventFired"
+DRAGGED = "Input.dragIntercepted"
 DIALOG = "Page.javascriptDialogOpening"
 NAVIGATED = "Page.frameNavigated"
 QUESTIONS = frozenset({"Page.captureScreenshot", "Runtime.evaluate"})
-INPUTS = frozenset({"Input.dispatchKeyEvent", "Input.dispatchMouseEvent", "Input.insertText"})
+INPUTS = frozenset(
+    {"Input.dispatchDragEvent", "Input.dispatchKeyEvent", "Input.dispatchMouseEvent", "Input.insertText"}
+)
 LEFT = (
     "Inspected target navigated or closed",
     "Not attached to an active page",
     "Execution context was destroyed",
     "Cannot find default execution context",
+    "Promise was collected",
 )
 """Prefixes of Chromium's errors for a document that no longer exists, or does not exist yet."""
 LEFT_S = 1.0
 """Time limit of a question or an input event once its page has another document."""
 RETRY_INTERVAL_S = 0.02
+ANSWERED = re.compile(rb'\{"id":(\d+)')
+"""The beginning of the answer to a call."""
 
 
 class Rejected(EnvironmentFault):
@@ -78,7 +86,7 @@ class DevTools:
         self._writer = writer
         self._numbers = itertools.count(1)
         self._pending: dict[int, Pending] = {}
-        self._loads: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._awaited: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
         self.crashed: set[str] = set()
         self._decoder = msgspec.json.Decoder(Message)
         self._received_s = asyncio.get_running_loop().time()
@@ -139,18 +147,24 @@ class DevTools:
 
     async def navigate(self, session: str, url: str) -> None:
         """Load ``url``, and return after its load event; raises like :meth:`call`."""
-        loaded: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._loads[session] = loaded
         try:
-            result = await self.call("Page.navigate", session, url=url)
-            if result.get("errorText"):
-                raise EnvironmentFault(f"cannot load {url}: {result['errorText']}")
-            async with asyncio.timeout(self.timeout_s):
-                await loaded
+            with self.expect(session, LOADED) as loaded:
+                result = await self.call("Page.navigate", session, url=url)
+                if result.get("errorText"):
+                    raise EnvironmentFault(f"cannot load {url}: {result['errorText']}")
+                async with asyncio.timeout(self.timeout_s):
+                    await loaded
         except TimeoutError:
             raise EnvironmentFault(f"{url} did not load within {self.timeout_s:g} s") from None
+
+    @contextlib.contextmanager
+    def expect(self, session: str, method: str) -> "Iterator[asyncio.Future[dict[str, Any]]]":
+        """Expect one event of a page; the future has its parameters, or fails with the page."""
+        future = self._awaited[session, method] = asyncio.get_running_loop().create_future()
+        try:
+            yield future
         finally:
-            self._loads.pop(session, None)
+            self._awaited.pop((session, method), None)
 
     async def close(self, reason: str = "the browser is gone") -> None:
         """Close the connection: the browser exits, and pending and later calls fail with ``reason``."""
@@ -164,13 +178,21 @@ class DevTools:
             while True:
                 received = await self._reader.readuntil(b"\0")
                 self._received_s = asyncio.get_running_loop().time()
-                raise_if_dense(received)
-                self._dispatch(self._decoder.decode(received[:-1]))
-        except (EOFError, OSError, asyncio.LimitOverrunError, *MALFORMED):
+                self._dispatch(self._decode(received[:-1]))
+        except (EOFError, OSError, asyncio.LimitOverrunError):
             pass
         finally:
             self.closed = True
             self._fail(None, self.reason)
+
+    def _decode(self, received: bytes) -> Message:
+        """Decode a message; one that a page has spoiled, as by half of a character, is an error of its call alone."""
+        try:
+            raise_if_dense(received)
+            return self._decoder.decode(received)
+        except MALFORMED as error:
+            number = ANSWERED.match(received)
+            return Message(id=number and int(number[1]), error={"message": f"an answer that cannot be read: {error}"})
 
     def _dispatch(self, message: Message) -> None:
         if message.id is not None:
@@ -184,9 +206,9 @@ class DevTools:
                 has_left = reason.startswith(LEFT)
                 future.set_exception(Navigated(f"the page left: {reason}") if has_left else Rejected(reason))
                 future.exception()
-        elif message.method == LOADED and message.sessionId in self._loads:
-            if not (loaded := self._loads[message.sessionId]).done():
-                loaded.set_result({})
+        elif (future := self._awaited.get((str(message.sessionId), str(message.method)))) is not None:
+            if not future.done():
+                future.set_result(message.params)
         elif message.method == CRASHED and message.sessionId:
             self.crashed.add(message.sessionId)
             self._fail(message.sessionId, "the page crashed")
@@ -211,7 +233,7 @@ class DevTools:
     def _fail(self, session: str | None, reason: str) -> None:
         """Fail the pending calls of ``session``, or all if it is None."""
         pending = [future for owner, _, future in self._pending.values() if session in (None, owner)]
-        pending += [future for owner, future in self._loads.items() if session in (None, owner)]
+        pending += [future for (owner, _), future in self._awaited.items() if session in (None, owner)]
         fail(pending, EnvironmentFault, reason)
 
 

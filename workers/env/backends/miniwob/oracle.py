@@ -1,12 +1,12 @@
 """The oracle: the next correct action of each page, computed from the page's current state."""
 
-from importlib.resources import files
 from typing import Any
 
 from dart_streams import actions
+from workers.env.backends.miniwob.page_scripts import FOLDER
 from workers.env.environment import NoOracle
 
-HELPERS = files("workers.env.backends.miniwob").joinpath("oracle.js").read_text()
+HELPERS = FOLDER.joinpath("oracle.js").read_text()
 
 NEXT = {
     "bisect-angle": "answered() || drawn(...halved(drawnAt('.init-black'), drawnAt('.init-blue')[0]))",

@@ -8,16 +8,17 @@ A page is an HTML file with a global object ``task`` of three methods:
 """
 
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
+from dart_streams.config import Miniwob
 from dart_streams.config.tasks import Task
 from workers.env.backends.miniwob.oracle import HELPERS
 from workers.env.backends.miniwob.page import ANY, MiniwobPage
+from workers.env.backends.miniwob.page_scripts import FOLDER
 from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault
 
-SCRIPT = files("workers.env.backends.miniwob").joinpath("own_page.js").read_text()
+SCRIPT = FOLDER.joinpath("own_page.js").read_text()
 
 
 def page_script(expression: str) -> str:
@@ -28,6 +29,7 @@ def page_script(expression: str) -> str:
 class OwnPage(MiniwobPage):
     """An episode on a page of the user's; its document is loaded afresh each time."""
 
+    layout = Miniwob.screen
     state_script = page_script("state()")
 
     def document(self, task: Task) -> str:
@@ -49,10 +51,8 @@ class OwnPage(MiniwobPage):
         """Return the script that yields the page's next correct action."""
         return page_script("next()")
 
-    async def evaluate(self) -> float:
-        """Return the page's reward; of an episode that goes on, what the page says now."""
-        if not self.done:
-            _, self.raw_reward = await self.evaluate_script(self.state_script)
+    def reward(self) -> float:
+        """Return what the page says, which is in [0, 1]."""
         return float(self.raw_reward)
 
     async def _start(self, target: Target, task: Task) -> str:

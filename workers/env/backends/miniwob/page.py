@@ -10,10 +10,10 @@ from dart_streams.actions import Action
 from dart_streams.config import Isolation, Miniwob
 from dart_streams.config.tasks import Task
 from workers.env import metrics
-from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
+from workers.env.backends.miniwob.capture import HEIGHT, LAYOUT_HEIGHT, LAYOUT_WIDTH, WIDTH
 from workers.env.backends.miniwob.context_pool import PooledContext
 from workers.env.backends.miniwob.oracle import NEXT, as_action, next_action
-from workers.env.backends.miniwob.page_scripts import STATE, in_problem
+from workers.env.backends.miniwob.page_scripts import STATE, at_rest, in_problem
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault, NoOracle, Screen
@@ -22,6 +22,8 @@ ORIGIN = "file://"
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
 RESTARTABLE = frozenset(NEXT)
 """Pages whose problem can be restarted in the same document; a test checks each page that has an oracle."""
+FRAMES = 3
+"""Frames that a page may draw before its screen is taken: one that is animated never rests."""
 SOLVED = 0.85
 """Minimum raw reward of a solution. Pages that measure the distance of a click give their best pixel 0.96 to 1. Pages
 that count right answers give at most 0.84 for one wrong of 12."""
@@ -77,6 +79,8 @@ class MiniwobPage:
     whose problem is restarted and cleaned up. A context that had a fault is not used again.
     """
 
+    layout = LAYOUT_WIDTH, LAYOUT_HEIGHT
+    """Size of the viewport that the page is laid out in."""
     state_script = STATE
     """The script that yields whether the episode has ended, and its raw reward."""
 
@@ -121,6 +125,7 @@ class MiniwobPage:
         if instruction is not None:
             metrics.problems_restarted.add(1)
         self.instruction = await self._load(target, task) if instruction is None else instruction
+        await self._at_rest("null")
         return await self._screen()
 
     async def _load(self, target: Target, task: Task) -> str:
@@ -128,7 +133,7 @@ class MiniwobPage:
         url = self.url(task)
         if self.pooled.episodes > 1:
             await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
-        await target.load(task.page, url)
+        await target.load(task.page, url, self.layout)
         instruction = await self._start(target, task)
         await target.settle()
         return instruction
@@ -143,12 +148,32 @@ class MiniwobPage:
         if action_id != self._executed:
             self._executed = action_id
             await self.target.act(action)
-            self.done, self.raw_reward = await self.evaluate_script(self.state_script)
+        self.done, self.raw_reward = await self._at_rest(self.state_script)
         return await self._screen(self.last_screen or not (self.done or last))
 
     async def evaluate(self) -> float:
-        """Return the reward, without MiniWoB++'s time discount, which would reward a policy's low latency."""
+        """Return the reward, without MiniWoB++'s time discount, which would reward a policy's low latency.
+
+        Of an episode that goes on it is what the page says now.
+        """
+        if not self.done:
+            _, self.raw_reward = await self._at_rest(self.state_script)
+        return self.reward()
+
+    def reward(self) -> float:
+        """Return the reward of the page's own in [0, 1]."""
         return reward_of(self.raw_reward, self.partial_credit)
+
+    async def _at_rest(self, script: str) -> Any:
+        """Return what a script yields once the page has nothing to do, as far as it does not always have."""
+        for _ in range(FRAMES):
+            wants_frame, result = await self.target.evaluate_script(
+                at_rest(script, self.target.capturing.draws), wait=True
+            )
+            if not wants_frame:
+                break
+            await self.target.settle()
+        return result
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each computed from the page's current state."""

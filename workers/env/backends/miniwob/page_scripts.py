@@ -3,9 +3,12 @@
 import json
 from importlib.resources import files
 
-FOLDER = files("workers.env.backends.miniwob")
+FOLDER = files("workers.env.backends.miniwob") / "scripts"
 PROBLEM = FOLDER.joinpath("problem.js").read_text()
-NATIVE_PARTS = ("popup.js", "pickers.js", "native.js")
+NATIVE_PARTS = ("popup.js", "pickers.js", "native.js", "rest.js", "clipboard.js")
+PAGE = "window[Symbol.for('dart_streams.page')]"
+DRAGS = f"{PAGE}.drags()"
+"""Yields, once after a move of the mouse, whether it has begun to drag a part of the page."""
 STATE = """(() => {
   if (typeof WOB_DONE_GLOBAL === 'undefined') return [false, 0];
   if (WOB_DONE_GLOBAL && core.cover_div) core.cover_div.style.display = 'none';
@@ -21,8 +24,16 @@ def in_problem(expression: str) -> str:
     return f"(() => {{ {PROBLEM}; return {expression}; }})()"
 
 
+def at_rest(state: str, draws: bool) -> str:
+    """Return a script that waits for rest, and yields whether the page wants a frame, and an expression's value.
+
+    ``draws`` says that the browser draws frames by itself.
+    """
+    return f"(async () => [await {PAGE}.rest({json.dumps(draws)}), {state}])()"
+
+
 def native_script(width: int, height: int) -> str:
-    """Return the script that draws Chromium's native windows in new documents.
+    """Return the script of new documents: native windows, the clipboard, and what the page has still to do.
 
     Popups stay within the first ``width`` x ``height`` pixels of a page.
     """

@@ -1,16 +1,17 @@
 """A target of the browser (a tab) with its document, input and screens."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from dart_streams.actions import Action
+from dart_streams.actions import Action, Drag
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH, Screenshots
-from workers.env.backends.miniwob.devtools import DevTools
-from workers.env.backends.miniwob.inputs import NOTHING_HELD, input_calls, release_calls
-from workers.env.backends.miniwob.page_scripts import native_script
-from workers.env.environment import EnvironmentFault
+from workers.env.backends.miniwob.devtools import DRAGGED, DevTools
+from workers.env.backends.miniwob.inputs import NOTHING_HELD, Call, input_calls, release_calls
+from workers.env.backends.miniwob.page_scripts import DRAGS, native_script
+from workers.env.environment import EnvironmentFault, Size
 
 
 class Target:
@@ -21,6 +22,8 @@ class Target:
         self.capturing = capturing
         self.session = ""
         self.target_id = ""
+        self.layout = capturing.target["width"], capturing.target["height"]
+        """Size of its viewport."""
         self.page = ""
         """Page of its document; empty before the first."""
         self.episodes = 0
@@ -42,7 +45,6 @@ class Target:
             await self.call("Page.addScriptToEvaluateOnNewDocument", source=native_script(WIDTH, HEIGHT))
             # Otherwise frames without scripts would not run this one either.
             await self.call("Runtime.enable")
-            await self.capturing.prepare(self.session)
 
     async def call(self, method: str, timeout_s: float | None = None, **params: Any) -> dict[str, Any]:
         """Call a method of DevTools for this target; raises like :meth:`DevTools.call`."""
@@ -59,10 +61,12 @@ class Target:
             raise EnvironmentFault(f"page {self.page}: {what[:300]}")
         return response["result"].get("value")
 
-    async def load(self, page: str, url: str) -> None:
-        """Load a page's document; raise :class:`EnvironmentFault` if it does not load."""
+    async def load(self, page: str, url: str, layout: Size) -> None:
+        """Load a page's document in a viewport of a size; raise :class:`EnvironmentFault` if it does not load."""
         with self._mark_faulty():
-            self.page = page
+            if layout != self.layout:
+                await self.capturing.lay_out(self.session, *layout)
+            self.page, self.layout = page, layout
             await self.devtools.navigate(self.session, url)
 
     async def settle(self) -> None:
@@ -79,7 +83,26 @@ class Target:
         """Dispatch the input events of an action, given in page pixels."""
         with self._mark_faulty():
             calls, self.held = input_calls(action, self.held)
-            await self.capturing.perform(self.session, calls)
+            if isinstance(action, Drag):
+                await self._drag(action, calls)
+            else:
+                await self.capturing.perform(self.session, calls)
+
+    async def _drag(self, action: Drag, calls: list[Call]) -> None:
+        """Dispatch a drag; what it picks up of the page is dropped, as a drag of the browser's own takes its time."""
+        *moves, release = calls
+        with self.devtools.expect(self.session, DRAGGED) as picked:
+            await self.call("Input.setInterceptDrags", enabled=True)
+            await self.capturing.perform(self.session, moves)
+            if await self.evaluate_script(DRAGS):
+                async with asyncio.timeout(self.devtools.timeout_s):
+                    await picked
+            await self.call("Input.setInterceptDrags", enabled=False)
+        if picked.done():
+            place = {"x": action.to_x, "y": action.to_y, "data": picked.result()["data"]}
+            for kind in ("dragEnter", "dragOver", "drop"):
+                await self.call("Input.dispatchDragEvent", type=kind, **place)
+        await self.capturing.perform(self.session, [release])
 
     async def release(self) -> None:
         """Release the keys and mouse buttons that the episode holds."""

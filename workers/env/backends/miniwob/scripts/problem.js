@@ -8,7 +8,7 @@ const first = (seed) => {
   const style = document.createElement('style');
   // Animations would make a screenshot depend on when it is taken.
   style.textContent = `*, *::before, *::after {
-    transition: none !important; animation: none !important; caret-color: transparent !important; }`;
+    transition: none !important; animation: none !important; caret-animation: manual !important; }`;
   document.head.appendChild(style);
   if (window.jQuery) window.jQuery.fx.off = true;
   // The page's own clock must not end an episode: that is the environment worker's business.
@@ -87,6 +87,7 @@ const quiet = () => {
 // Take away what an episode left: timers, globals, score, storage, address, marks of the page's own recorder.
 const forget = (fresh) => {
   clearTimers(fresh);
+  window[Symbol.for('dart_streams.page')].clipboard.copied = '';
   for (const name of Object.getOwnPropertyNames(window)) if (!fresh.names.has(name)) delete window[name];
   WOB_EPISODE_ID = 0;
   core.wob_latest = '-';

@@ -28,7 +28,7 @@ const first = async (seed) => {
   const style = document.createElement('style');
   // Animations would make a screenshot depend on when it is taken.
   style.textContent = `*, *::before, *::after {
-    transition: none !important; animation: none !important; caret-color: transparent !important; }`;
+    transition: none !important; animation: none !important; caret-animation: manual !important; }`;
   document.head.appendChild(style);
   Math.random = seeded(seed);
   const instruction = await method('reset')(seed);
@@ -50,15 +50,22 @@ const state = () => {
   return [true, reward];
 };
 
+const reached = (element) => {
+  const place = at(element);
+  if (place) return place;
+  throw new Error(`task.demonstrate() returned ${element.outerHTML.slice(0, 80)}, which no click reaches: it is outside of `
+    + `the screen of ${innerWidth}x${innerHeight} pixels, or covered`);
+};
+
 // The next correct action: an element to click, a text to type, or {from, to}, two elements, to drag.
 const next = () => {
   if (!defined() || !task.demonstrate) return {missing: true};
   const action = method('demonstrate')();
   if (action === null || action === undefined) return null;
   if (typeof action === 'string') return {text: action};
-  if (action instanceof Element) return at(action);
-  const start = action.from instanceof Element && at(action.from);
-  const end = action.to instanceof Element && at(action.to);
+  if (action instanceof Element) return reached(action);
+  const start = action.from instanceof Element && reached(action.from);
+  const end = action.to instanceof Element && reached(action.to);
   if (!start || !end) {
     throw new Error('task.demonstrate() must return an element, a text, {from, to} with two elements, or null');
   }
