@@ -64,7 +64,13 @@ LANES = (
     Lane(
         "test-desktops",
         "if covered files changed",
-        (DESKTOPS, "workers/env/backends/tools/", "deploy/config/desktop.toml", "deploy/config/adaptive.toml"),
+        (
+            DESKTOPS,
+            "workers/env/",
+            "dart_streams/actions/",
+            "deploy/config/desktop.toml",
+            "deploy/config/adaptive.toml",
+        ),
     ),
     Lane(
         "test-osworld",
