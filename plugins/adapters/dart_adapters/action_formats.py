@@ -23,7 +23,10 @@ def to_fields(action: actions.Action) -> dict[str, Any]:
 
 
 def to_browsergym(action: actions.Action) -> str:
-    """Return the call of BrowserGym's action set ``coord`` for an action, a no-op if there is none."""
+    """Return the calls of BrowserGym's action set ``coord`` for an action, a line each; a no-op if there is none.
+
+    A third click is left out: the set has a double click at most.
+    """
     match action:
         case actions.Click(x, y, button, 2):
             return f"mouse_dblclick({x}, {y}, {button!r})"
@@ -35,18 +38,20 @@ def to_browsergym(action: actions.Action) -> str:
             return f"mouse_down({x}, {y}, {button!r})"
         case actions.MouseUp(x, y, button):
             return f"mouse_up({x}, {y}, {button!r})"
-        case actions.Drag(x, y, to_x, to_y):
-            return f"mouse_drag_and_drop({x}, {y}, {to_x}, {to_y})"
-        case actions.Scroll(_, _, direction, amount):
-            return scroll(direction, amount)
+        case actions.Drag(x, y, to_x, to_y, button):
+            return f"mouse_down({x}, {y}, {button!r})\nmouse_up({to_x}, {to_y}, {button!r})"
+        case actions.Scroll(x, y, direction, amount):
+            return f"mouse_move({x}, {y})\n{scroll(direction, amount)}"
         case actions.Type(content):
             return f"keyboard_type({content!r})" if content else NOTHING
+        case actions.Finished(content):
+            return f"send_msg_to_user({content!r})"
         case _:
-            return keyboard_call(action)
+            return "noop(1000)" if isinstance(action, actions.Wait) else keyboard_call(action)
 
 
 def scroll(direction: actions.Direction, amount: int | None) -> str:
-    """Return the call that turns the wheel at the pointer's position, the only one that the action set supports."""
+    """Return the call that turns the wheel at the pointer's position."""
     pixels = NOTCH_PIXELS * (NOTCHES if amount is None else amount)
     dx, dy = {"up": (0, -pixels), "down": (0, pixels), "left": (-pixels, 0), "right": (pixels, 0)}[direction]
     return f"scroll({dx}, {dy})"

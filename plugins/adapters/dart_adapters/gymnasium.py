@@ -103,7 +103,7 @@ class GymnasiumEnvironment(RewardedEpisode):
     """One episode. A fault leaves the environment in an unknown state, so its process is ended."""
 
     def __init__(self, owner: GymnasiumBackend) -> None:
-        super().__init__()
+        super().__init__(owner.settings.dialect)
         self.owner = owner
         self.process: GymnasiumProcess | None = None
 
@@ -116,7 +116,7 @@ class GymnasiumEnvironment(RewardedEpisode):
         return await self._observed(self.owner.settings.reset_timeout_s, call="reset", id=name, seed=task.seed)
 
     async def _execute(self, action: Action) -> Screen:
-        converted = action_formats.DIALECTS[self.owner.settings.dialect](action)
+        converted = action_formats.DIALECTS[self.dialect](action)
         return await self._observed(self.owner.call_timeout_s, call="step", action=converted)
 
     async def _observed(self, limit_s: float, **request: Any) -> Screen:

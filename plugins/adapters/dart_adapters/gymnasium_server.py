@@ -58,7 +58,10 @@ class EnvironmentServer:
             return {}
         from browsergym.core.action.highlevel import HighLevelActionSet
 
-        return {"action_mapping": HighLevelActionSet(subsets=["coord"], strict=False).to_python_code, "timeout": MAX_MS}
+        return {
+            "action_mapping": HighLevelActionSet(subsets=["coord", "chat"], strict=False).to_python_code,
+            "timeout": MAX_MS,
+        }
 
     def shown(self, observation: Any, reward: float, done: bool) -> dict[str, Any]:
         """Return the screen of an observation, or the environment's rendering."""

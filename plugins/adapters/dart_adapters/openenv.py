@@ -75,7 +75,7 @@ class OpenEnvEnvironment(RewardedEpisode):
     """One episode; its environment ends with its connection."""
 
     def __init__(self, settings: OpenEnvOptions, call_timeout_s: float) -> None:
-        super().__init__()
+        super().__init__(settings.dialect)
         self.settings = settings
         self.call_timeout_s = call_timeout_s
         self.instruction = ""
@@ -98,7 +98,7 @@ class OpenEnvEnvironment(RewardedEpisode):
         return await self._observed("reset", {"seed": task.seed, **named}, self.settings.reset_timeout_s)
 
     async def _execute(self, action: Action) -> Screen:
-        converted = action_formats.DIALECTS[self.settings.dialect](action)
+        converted = action_formats.DIALECTS[self.dialect](action)
         fields = {self.settings.action_field: converted} if self.settings.action_field else converted
         return await self._observed("step", fields, self.call_timeout_s)
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dart_streams.actions import Action
+from dart_streams.actions import Action, Finished
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentFault, Screen, screen_of
@@ -26,7 +26,8 @@ def convert_options(config: Config, kind: type[T]) -> T:
 class RewardedEpisode:
     """An episode whose reward is the sum of its steps' rewards; after its end nothing is executed."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: str) -> None:
+        self.dialect = dialect
         self.reward = 0.0
         self.shown: Screen | None = None
         self._executed: set[str] = set()
@@ -38,6 +39,11 @@ class RewardedEpisode:
             return shown
         self._executed.add(action_id)
         return await self._execute(action)
+
+    async def answer(self, text: str) -> None:
+        """Give the policy's answer to an environment that has words for it."""
+        if self.dialect == "browsergym" and not self._current_screen().done:
+            await self._execute(Finished(text))
 
     async def evaluate(self) -> float:
         """Return the sum of the rewards, clamped to [0, 1]."""

@@ -6,7 +6,7 @@ import pytest
 
 from dart_adapters.action_formats import NOTHING, to_androidworld, to_browsergym, to_fields
 from dart_adapters.settings import clamp_reward, field_of
-from dart_streams.actions import Click, Drag, Hotkey, KeyDown, Scroll, Type, Wait
+from dart_streams.actions import Click, Drag, Finished, Hotkey, KeyDown, Scroll, Type, Wait
 from workers.env.conformance import ANY_ACTION
 
 COORD = {
@@ -18,10 +18,11 @@ COORD = {
 
 def test_any_action_is_a_call_of_browsergym_with_plain_values():
     for action in (*ANY_ACTION, Hotkey(()), Type(""), KeyDown("no such key")):
-        call = ast.parse(to_browsergym(action), mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert call.func.id in COORD
-        assert all(isinstance(ast.literal_eval(argument), int | str) for argument in call.args)
+        for line in to_browsergym(action).splitlines():
+            call = ast.parse(line, mode="eval").body
+            assert isinstance(call, ast.Call)
+            assert call.func.id in COORD
+            assert all(isinstance(ast.literal_eval(argument), int | str) for argument in call.args)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +31,14 @@ def test_any_action_is_a_call_of_browsergym_with_plain_values():
         (Click(3, 4), "mouse_click(3, 4, 'left')"),
         (Click(3, 4, "right"), "mouse_click(3, 4, 'right')"),
         (Click(3, 4, count=2), "mouse_dblclick(3, 4, 'left')"),
-        (Drag(1, 2, 3, 4), "mouse_drag_and_drop(1, 2, 3, 4)"),
-        (Scroll(1, 1, "up", 2), "scroll(0, -200)"),
-        (Scroll(1, 1, "right"), "scroll(300, 0)"),
+        (Drag(1, 2, 3, 4, "right"), "mouse_down(1, 2, 'right')\nmouse_up(3, 4, 'right')"),
+        (Scroll(1, 2, "up", 2), "mouse_move(1, 2)\nscroll(0, -200)"),
+        (Scroll(1, 1, "right"), "mouse_move(1, 1)\nscroll(300, 0)"),
+        (Finished("it's"), """send_msg_to_user("it's")"""),
         (Type("it's \n<"), """keyboard_type("it's \\n<")"""),
         (Hotkey(("ctrl", "page_up")), "keyboard_press('Control+PageUp')"),
         (Hotkey(("no such key",)), NOTHING),
-        (Wait(), NOTHING),
+        (Wait(), "noop(1000)"),
     ],
 )
 def test_calls_of_browsergym(action, call):
