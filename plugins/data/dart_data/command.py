@@ -52,7 +52,7 @@ def export(
     """Write a run's episodes as Parquet for Hugging Face's datasets: images, messages, actions, rewards, advantages."""
     from console.bundles.episode_index import EpisodeIndex
     from console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
-    from dart_streams.config.entry_points import load_parquet
+    from dart_data.parquet import ParquetSet
     from topics.transitions import REWARDED
     from topics.values import OutcomeKind, Purpose
 
@@ -72,7 +72,7 @@ def export(
     with EpisodeIndex() as index, progress_bars() as progress, episodes_of(config, source, index, progress) as episodes:
         exported = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
         report = add_bar(progress, "trajectories", episode_count(source or config.bus))
-        with load_parquet().ParquetSet(output, rows) as file:
+        with ParquetSet(output, rows) as file:
             for row in exported.rows(wanted, rows, config.policy, report):
                 file.write(row)
     if not (result := exported.result).rows:

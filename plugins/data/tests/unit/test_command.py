@@ -2,7 +2,7 @@
 
 import pytest
 
-from dart_data import commands as data
+from dart_data import command as data
 from dart_streams.errors import UserError
 from topics.values import OutcomeKind
 
