@@ -114,7 +114,7 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
     """Return the parts of a step's latency in order, without those whose spans are missing."""
-    by_name = {span.name: span for span in sorted(trace, key=attrgetter("start_ms"))}
+    by_name = {span.name: span for span in sorted(answer_in_time(trace), key=attrgetter("start_ms"))}
     request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
     parts: list[tuple[str, float]] = []
     if request and generate:
@@ -136,11 +136,19 @@ def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
     return [RequestSegment(name, round(max(0.0, ms), 3)) for name, ms in parts]
 
 
+def answer_in_time(trace: Sequence[RecordedSpan]) -> Sequence[RecordedSpan]:
+    """Return a step's spans without those of answers that came after another one, as of a worker that took over."""
+    ends = [span.end_ms for span in trace if span.name == names.SPAN_REQUEST]
+    given = [span for span in trace if span.name == names.SPAN_GENERATE]
+    late = {span.span for span in given if ends and span.end_ms > max(ends)}
+    return trace if len(late) == len(given) else [span for span in trace if not {span.span, span.parent} & late]
+
+
 def slowest_requests(timeline: Timeline, most: int) -> list[SlowRequest]:
     """Return the step requests of highest latency."""
     requests = []
     for span in timeline.steps.values():
-        trace = timeline.below(span)
+        trace = answer_in_time(timeline.below(span))
         sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], request_segments(trace)
         if sent and parts:
             worst = max(parts, key=attrgetter("ms"))

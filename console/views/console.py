@@ -1,5 +1,6 @@
 """The console of every command. Text that it prints cannot control the terminal."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,9 +10,20 @@ from rich.text import Text
 
 from dart_streams.visible_text import escape_unseen
 
+WIDE = 10_000
+"""Columns of what is not a terminal."""
+
 
 class PlainConsole(Console):
-    """A console that escapes the control characters of text; its own styles and movements stay."""
+    """A console that escapes the control characters of text; its own styles and movements stay.
+
+    What is piped is not wrapped unless COLUMNS says so: a table would break its ids.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if not (self.is_terminal or "width" in settings or os.environ.get("COLUMNS")):
+            self.width = WIDE
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return a string as escaped text, so that layout counts the escapes."""

@@ -21,6 +21,8 @@ MAX_STEPS = 500
 """Newest optimizer steps that are considered."""
 ENTROPY_SHARE = 0.1
 """Entropy below this share of its first values has collapsed: the policy no longer explores."""
+REWARD_WINDOW = 20
+"""Optimizer steps of a mean of rewards: with few groups a step, fewer differ by chance."""
 REWARD_SHARE = 0.5
 """Reward below this share of its best has collapsed."""
 REWARD_WORTH = 0.2
@@ -100,13 +102,14 @@ def entropy_collapse(entropies: Sequence[float]) -> Alarm | None:
 
 def reward_collapse(rewards: Sequence[float]) -> Alarm | None:
     """Return an alarm if the newest mean rewards (by step) are a small share of their best."""
-    if len(rewards) < 2 * WINDOW:
+    window = REWARD_WINDOW
+    if len(rewards) < 2 * window:
         return None
-    best = max(fmean(rewards[start : start + WINDOW]) for start in range(len(rewards) - 2 * WINDOW + 1))
-    last = fmean(rewards[-WINDOW:])
+    best = max(fmean(rewards[start : start + window]) for start in range(len(rewards) - 2 * window + 1))
+    last = fmean(rewards[-window:])
     if best < REWARD_WORTH or last >= REWARD_SHARE * best:
         return None
-    text = f"reward collapsed: {last:.2f} in the last {WINDOW} steps, {best:.2f} at its best"
+    text = f"reward collapsed: {last:.2f} in the last {window} steps, {best:.2f} at its best"
     return Alarm("reward", text, "steps", {"q": "^reward$"})
 
 

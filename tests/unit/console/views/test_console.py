@@ -175,3 +175,11 @@ def test_every_command_prints_on_this_console():
     files = [file for folder in PRODUCT for file in (ROOT / folder).rglob("*.py")]
     found = [str(file) for file in files if re.search(r"(?<!Plain)\bConsole\(", file.read_text())]
     assert not found, "use PlainConsole"
+
+
+def test_what_is_piped_is_not_wrapped(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table, file = Table("id", "other"), io.StringIO()
+    table.add_row("x" * 100, "y" * 100)
+    PlainConsole(file=file).print(table)
+    assert "x" * 100 in file.getvalue() and max(map(len, file.getvalue().splitlines())) < 220

@@ -11,7 +11,7 @@ from console.runs.run_folder import PhaseLog
 from console.runs.run_log import RecordMetadata
 from console.runs.run_state import RunState
 from console.views.page import alarms
-from console.views.page.alarms import BURST, BURST_SHARE, ENTROPY_SHARE, REWARD_SHARE, WINDOW
+from console.views.page.alarms import BURST, BURST_SHARE, ENTROPY_SHARE, REWARD_SHARE, REWARD_WINDOW, WINDOW
 from console.views.page.bundle_source import BundleSource
 from console.views.page.header import page_header
 from tests import events
@@ -35,17 +35,17 @@ def test_entropy_collapses_below_a_tenth_of_its_first_values():
 
 
 def test_reward_collapses_below_half_of_a_sufficient_best():
-    fell = [*[0.6] * WINDOW, *[0.6 * REWARD_SHARE - 0.01] * WINDOW]
+    fell = [*[0.6] * REWARD_WINDOW, *[0.6 * REWARD_SHARE - 0.01] * REWARD_WINDOW]
     alarm = alarms.reward_collapse(fell)
     assert alarm is not None and alarm.kind == "reward"
     assert "0.29" in alarm.text and "0.60" in alarm.text
-    assert alarms.reward_collapse([*[0.6] * WINDOW, *[0.6 * REWARD_SHARE + 0.01] * WINDOW]) is None
-    assert alarms.reward_collapse([*fell, *[0.6] * WINDOW]) is None
-    assert alarms.reward_collapse([*[alarms.REWARD_WORTH - 0.01] * WINDOW, *[0.0] * WINDOW]) is None
-    assert alarms.reward_collapse([*[alarms.REWARD_WORTH + 0.01] * WINDOW, *[0.0] * WINDOW]) is not None
+    assert alarms.reward_collapse([*[0.6] * REWARD_WINDOW, *[0.6 * REWARD_SHARE + 0.01] * REWARD_WINDOW]) is None
+    assert alarms.reward_collapse([*fell, *[0.6] * REWARD_WINDOW]) is None
+    assert alarms.reward_collapse([*[alarms.REWARD_WORTH - 0.01] * REWARD_WINDOW, *[0.0] * REWARD_WINDOW]) is None
+    assert alarms.reward_collapse([*[alarms.REWARD_WORTH + 0.01] * REWARD_WINDOW, *[0.0] * REWARD_WINDOW]) is not None
 
 
-@given(st.lists(st.floats(0.3, 1.0), max_size=60))
+@given(st.lists(st.floats(0.3, 1.0), max_size=100))
 def test_a_reward_that_never_fell_below_half_of_any_earlier_one_is_none(rewards: list[float]):
     rising = sorted(rewards)
     assert alarms.reward_collapse(rising) is None
@@ -78,8 +78,8 @@ def test_the_newest_steps_gap_to_the_engine_and_its_skips_are_alarms():
 
 def test_a_run_has_all_alarms_and_stalls_only_while_it_is_live():
     state = RunState()
-    for number in range(1, 2 * WINDOW + 1):
-        late = number > WINDOW
+    for number in range(1, 2 * REWARD_WINDOW + 1):
+        late = number > REWARD_WINDOW
         wrong = {"same_version_mismatch": 0.2, "updates_not_finite": 1.0}
         event = step(number, reward=0.1 if late else 0.8, entropy=0.001 if late else 1.0, **wrong)
         state.apply(RecordMetadata("trained", 0, number, number), event)
