@@ -66,7 +66,11 @@ LANES = (
         "if covered files changed",
         (
             DESKTOPS,
-            "workers/env/",
+            "workers/env/environment.py",
+            "workers/env/episode_runner.py",
+            "workers/env/fault_boundary.py",
+            "workers/env/backends/connection.py",
+            "workers/env/backends/tools/",
             "dart_streams/actions/",
             "deploy/config/desktop.toml",
             "deploy/config/adaptive.toml",

@@ -28,10 +28,14 @@ LATER = {
     "a message": "{ onmessage = show; postMessage(0, '*'); }",
     "a file": "{ const r = new FileReader(); r.onload = show; r.readAsText(new Blob(['x'])); }",
     "a promise": "Promise.resolve().then(() => 0).then(show)",
+    "a timer beside one that was cleared": "{ clearInterval(setTimeout(() => 0, 40)); setTimeout(show); }",
+    "a timer of a page that polls": "{ const poll = () => setTimeout(poll, 5); poll(); setTimeout(show, 30); }",
+    "a document that is written anew": "{ document.write(markup); document.close(); setTimeout(show); }",
     "a database": "{ const r = indexedDB.open('d'); r.onsuccess = r.onerror = show; }",
 }
 SET_UP = """(() => {{
-  area.innerHTML = '<div id=t style="position: fixed; left: 0; top: 60px; width: 50px; height: 30px"></div>';
+  window.markup = '<div id=t style="position: fixed; left: 0; top: 60px; width: 50px; height: 30px"></div>';
+  area.innerHTML = markup;
   window.show = () => {{ document.querySelector('#t').style.background = 'red'; }};
   document.querySelector('#t').onclick = () => {act};
 }})()"""
@@ -60,6 +64,16 @@ async def test_a_page_that_never_rests_is_taken_as_it_is(browsers, capture):
     async with playing(browsers[capture], TASK) as page:
         await page.evaluate_script(SET_UP.format(act=never))
         assert not (await page.step(Click(20, 75), "click")).done
+
+
+@pytest.mark.parametrize("address", ["about:blank", "file:///nowhere.html", "data:text/html,x"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_step_goes_on_where_a_page_has_gone(browsers, address):
+    async with playing(browsers["begin-frame"], TASK) as page:
+        await page.evaluate_script(SET_UP.format(act=f"{{ location.href = '{address}'; }}"))
+        for number in range(3):
+            assert not (await page.step(Click(20, 75), f"click-{number}")).done
+        assert await page.evaluate() == 0.0
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
@@ -99,6 +113,11 @@ CLIPBOARDS = {
     "a page's own copy": ("document.addEventListener('copy', own)", [Hotkey(("ctrl", "c"))], "own"),
     "a button that copies": ("act = () => document.execCommand('copy')", [Click(20, 75)], "text"),
     "the clipboard's interface": ("act = () => navigator.clipboard.writeText('written')", [Click(20, 75)], "written"),
+    "a document that is written anew": (
+        "document.write('<input id=a value=text><input id=b>'); document.close(); pasted = ['text']; a.select()",
+        [Hotkey(("ctrl", "c"))],
+        "text",
+    ),
     "nothing selected": ("a.setSelectionRange(0, 0)", [Hotkey(("ctrl", "c"))], ""),
 }
 

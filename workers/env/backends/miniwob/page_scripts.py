@@ -7,7 +7,7 @@ FOLDER = files("workers.env.backends.miniwob") / "scripts"
 PROBLEM = FOLDER.joinpath("problem.js").read_text()
 NATIVE_PARTS = ("popup.js", "pickers.js", "native.js", "rest.js", "clipboard.js")
 PAGE = "window[Symbol.for('dart_streams.page')]"
-DRAGS = f"{PAGE}.drags()"
+DRAGS = f"{PAGE}?.drags()"
 """Yields, once after a move of the mouse, whether it has begun to drag a part of the page."""
 STATE = """(() => {
   if (typeof WOB_DONE_GLOBAL === 'undefined') return [false, 0];
@@ -29,7 +29,7 @@ def at_rest(state: str, draws: bool) -> str:
 
     ``draws`` says that the browser draws frames by itself.
     """
-    return f"(async () => [await {PAGE}.rest({json.dumps(draws)}), {state}])()"
+    return f"(async () => [await {PAGE}?.rest({json.dumps(draws)}), {state}])()"
 
 
 def native_script(width: int, height: int) -> str:

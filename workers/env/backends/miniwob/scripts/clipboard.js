@@ -22,19 +22,25 @@ const onPaste = (event) => {
   if (event.composedPath()[0].dispatchEvent(pasted) && text) document.execCommand('insertText', false, text);
 };
 
-window.addEventListener('mousedown', (event) => { primary = event.button === 1 ? selected() : null; }, true);
-window.addEventListener('keydown', () => { primary = null; }, true);
-window.addEventListener('copy', onCopy);
-window.addEventListener('cut', onCopy);
-window.addEventListener('paste', onPaste, true);
+const onPointer = (event) => { primary = event.button === 1 ? selected() : null; };
+const onType = () => { primary = null; };
+let dragged = null;
+const onDrag = (event) => { dragged = event; };
+const drags = () => { const event = dragged; dragged = null; return event !== null && !event.defaultPrevented; };
+listening.push(() => {
+  window.addEventListener('mousedown', onPointer, true);
+  window.addEventListener('keydown', onType, true);
+  window.addEventListener('copy', onCopy);
+  window.addEventListener('cut', onCopy);
+  window.addEventListener('paste', onPaste, true);
+  window.addEventListener('dragstart', onDrag, true);
+});
+for (const add of listening) add();
 if (window.Clipboard) {
   replace(window.Clipboard, 'writeText', () => async function writeText(text) { clipboard.copied = String(text); });
   replace(window.Clipboard, 'readText', () => async function readText() { return clipboard.copied; });
 }
 
-let dragged = null;
-window.addEventListener('dragstart', (event) => { dragged = event; }, true);
-const drags = () => { const event = dragged; dragged = null; return event !== null && !event.defaultPrevented; };
 
 // A symbol, so that the page does not see it.
 window[Symbol.for('dart_streams.page')] = {rest, clipboard, drags};

@@ -125,11 +125,12 @@ replace(window.Element, 'attachShadow', (original) => function attachShadow(opti
   if (this.localName !== 'dart-popup') listen(root);
   return root;
 });
-// A document that is opened again loses its listeners.
+// A document that is opened again loses its listeners; these add them.
+const listening = [() => listen(window)];
 for (const name of ['open', 'write', 'writeln']) {
   replace(window.Document, name, (original) => function written(...parts) {
     const result = original.apply(this, parts);
-    listen(window);
+    for (const add of listening) add();
     return result;
   });
 }
@@ -155,4 +156,3 @@ replace(window.Element, 'requestPointerLock', () => function requestPointerLock(
 });
 // Nobody reads it, and the browser would send each message to the worker.
 for (const name of Object.keys(console)) if (typeof console[name] === 'function') console[name] = () => {};
-listen(window);

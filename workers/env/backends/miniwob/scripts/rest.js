@@ -3,9 +3,9 @@
 const SHORT_MS = 50, QUIET_MS = 10, REST_MS = 500, POLL_MS = 4;
 // Timers that set timers, and frames that ask for frames, are waited for up to this depth: an animation never ends.
 const DEPTH = 8;
-const {setTimeout: setTimer, clearTimeout: clearTimer, requestAnimationFrame: askFrame, cancelAnimationFrame: dropFrame} = window;
+const {setTimeout: setTimer, requestAnimationFrame: askFrame, cancelAnimationFrame: dropFrame} = window;
 const now = performance.now.bind(performance);
-const timers = new Set(), frames = new Set(), begun = new Map(), images = new WeakMap();
+const timers = new Map(), frames = new Map(), begun = new Map(), images = new WeakMap();
 let stirred = -QUIET_MS, depth = 0;
 
 // Note something that ends with a call of the returned function.
@@ -15,13 +15,13 @@ const begin = () => {
   return () => { if (begun.delete(token)) stirred = now(); };
 };
 const isNew = (since) => now() - since < REST_MS;
+const hasNew = (pending) => Array.from(pending.values()).some(isNew);
 const isLoading = (image) => {
   if (image.complete || image.loading === 'lazy') return false;
   if (!images.has(image)) images.set(image, now());
   return isNew(images.get(image));
 };
-const isBusy = () => timers.size > 0 || now() - stirred < QUIET_MS || Array.from(begun.values()).some(isNew)
-  || Array.from(document.images).some(isLoading);
+const isBusy = () => now() - stirred < QUIET_MS || hasNew(timers) || hasNew(begun) || Array.from(document.images).some(isLoading);
 
 // Run a callback of a timer or a frame that has ended; what it asks for is one deeper.
 const run = (pending, id, deeper, act) => {
@@ -29,21 +29,25 @@ const run = (pending, id, deeper, act) => {
   depth = deeper;
   act();
 };
-for (const type of [...MOUSE_EVENTS, 'keydown', 'keyup', 'beforeinput']) {
-  window.addEventListener(type, () => { depth = 0; }, true);
-}
+const onAct = () => { depth = 0; };
+listening.push(() => {
+  for (const type of [...MOUSE_EVENTS, 'keydown', 'keyup', 'beforeinput']) window.addEventListener(type, onAct, true);
+});
 window.setTimeout = function setTimeout(handler, delay, ...values) {
   if (typeof handler !== 'function') return setTimer.apply(window, arguments);
   const deeper = depth + 1;
   const id = setTimer(() => run(timers, id, deeper, () => handler.apply(window, values)), delay);
-  if (!(delay > SHORT_MS) && deeper <= DEPTH) timers.add(id);
+  if (!(delay > SHORT_MS) && deeper <= DEPTH) timers.set(id, now());
   return id;
 };
-window.clearTimeout = function clearTimeout(id) { timers.delete(id); clearTimer(id); };
+for (const name of ['clearTimeout', 'clearInterval']) {
+  const clear = window[name];
+  window[name] = function cleared(id) { timers.delete(id); clear(id); };
+}
 window.requestAnimationFrame = function requestAnimationFrame(handler) {
   const deeper = depth + 1;
   const id = askFrame((time) => run(frames, id, deeper, () => handler(time)));
-  if (deeper <= DEPTH) frames.add(id);
+  if (deeper <= DEPTH) frames.set(id, now());
   return id;
 };
 window.cancelAnimationFrame = function cancelAnimationFrame(id) { frames.delete(id); dropFrame(id); };
@@ -85,6 +89,6 @@ Object.defineProperty(HTMLImageElement.prototype, 'src', {...source, set(address
 const rest = async (draws) => {
   const end = now() + REST_MS, pause = (ms) => new Promise((done) => setTimer(done, ms));
   await pause(0);
-  while (now() < end && (isBusy() || (draws && frames.size))) await pause(POLL_MS);
-  return frames.size > 0;
+  while (now() < end && (isBusy() || (draws && hasNew(frames)))) await pause(POLL_MS);
+  return hasNew(frames);
 };
