@@ -8,8 +8,9 @@ import pytest
 
 import dart_streams
 from tests.integration.recorded_run import record
+from tests.sources import ROOT
 
-NOTEBOOK = Path(__file__).parents[2] / "examples/analyze_run.ipynb"
+NOTEBOOK = ROOT / "examples/analyze_run.ipynb"
 
 
 @pytest.fixture(scope="module")
