@@ -122,7 +122,7 @@ def find_stalls(
 
     silent = []
     for edge in EDGES:
-        inputs = [(last(name), name) for name in edge.inputs if name in activity]
+        inputs = [(last(name), name) for name in known_inputs(edge, activity)]
         output = activity.get(edge.topic)
         if output is None and not inputs:
             continue
@@ -143,6 +143,16 @@ def find_stalls(
                 )
             )
     return sorted(silent, key=lambda stall: (stall.waiting, stall.last_from == NO_SENDER, -stall.silent_s))
+
+
+def known_inputs(edge: Edge, activity: Mapping[str, TopicActivity]) -> list[str]:
+    """Return a writer's inputs that have records.
+
+    An input without records, of a writer that has written, is not read here: its own writer's inputs stand for it.
+    """
+    unread = {name for name in edge.inputs if name not in activity and edge.topic in activity}
+    behind = [name for above in EDGES if above.topic in unread for name in above.inputs]
+    return [name for name in (*edge.inputs, *behind) if name in activity]
 
 
 def describe_stall(stall: Stall) -> str:

@@ -10,7 +10,8 @@ from console.runs.time_slices import SLICE_MS, TimeSlice, split_span
 from console.runs.topic_activity import LastArrival, describe_stall, find_stalls
 from console.runs.weight_versions import curated_ages
 from console.views.page.natural_order import natural_key
-from console.views.page.source import RunSource
+from console.views.page.source import SHOWN, RunSource
+from topics import BY_NAME
 
 MAX_POINTS = 600
 """Maximum number of points of a curve; slices of a longer run are merged."""
@@ -81,9 +82,8 @@ def describe_stalls(state: RunState, now_ms: int) -> list[str]:
     """
     seen = {topic: LastArrival(activity.at_ms / 1000, activity.sender) for topic, activity in state.activity.items()}
     begun_s = min((arrival.at_s for arrival in seen.values()), default=now_ms / 1000)
-    return [
-        describe_stall(stall) for stall in find_stalls(state.activity, seen, begun_s, now_ms / 1000, SILENCE_BOUND_S)
-    ]
+    stalls = find_stalls(state.activity, seen, begun_s, now_ms / 1000, SILENCE_BOUND_S)
+    return [describe_stall(stall) for stall in stalls if BY_NAME[stall.topic] in SHOWN]
 
 
 def slice_curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:

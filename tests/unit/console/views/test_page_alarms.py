@@ -10,6 +10,7 @@ from console.runs.bundle import Bundle
 from console.runs.run_folder import PhaseLog
 from console.runs.run_log import RecordMetadata
 from console.runs.run_state import RunState
+from console.runs.topic_activity import TopicActivity
 from console.views.page import alarms
 from console.views.page.alarms import BURST, BURST_SHARE, ENTROPY_SHARE, REWARD_SHARE, REWARD_WINDOW, WINDOW
 from console.views.page.bundle_source import BundleSource
@@ -91,6 +92,12 @@ def test_a_run_has_all_alarms_and_stalls_only_while_it_is_live():
     assert "stall" in [alarm.kind for alarm in alarms.find_alarms(state, 100_000, live=True)]
     assert "stall" not in [alarm.kind for alarm in alarms.find_alarms(state, 2_000, live=True)]
     assert alarms.find_alarms(RunState(), 0, live=True) == []
+    state.activity = {
+        name: TopicActivity(1, at, "one", f"{name}[0]@0") for name, at in (("actions", 1), ("observations", 9))
+    }
+    (first, *others) = [alarm.text for alarm in alarms.find_alarms(state, 100_000, live=True) if alarm.kind == "stall"]
+    assert first.startswith("actions silent") and "newer input on observations for rollout workers" in first
+    assert not [text for text in others if text.startswith("action-requests")], "the page does not read them"
 
 
 def test_dead_processes_and_lost_orders_are_alarms_with_their_numbers():
