@@ -99,7 +99,10 @@ async def judge_and_correct(made: folder.RunFolder, address: dict[str, str]) -> 
         assert await page.js("document.cookie") == "", "scripts see no cookie"
         ids = await give(page)
         for identity in ids:
+            await page.js("performance.clearResourceTimings()")
             await page.go(f"trajectory?id={identity}&step=0")
+            read = "performance.getEntriesByType('resource').filter((one) => one.name.includes('/api/trajectory?'))"
+            await page.until(f"{read}.length > 1", "what was read before the first stamp is read again")
             learned = "[...document.querySelectorAll('.given')].filter((one) => one.innerText.includes('correction'))"
             await page.until(f"{learned}.some((one) => one.innerText.includes('learned by step'))", "what learned")
         await page.shot("form-learned")

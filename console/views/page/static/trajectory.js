@@ -73,9 +73,8 @@ class Player {
     this.draw();
   }
 
-  /** @param {string} stamp */
+  /** Read it again at a new stamp, also at the first: what was read before may be older. @param {string} stamp */
   async follow(stamp) {
-    if (!this.stamp) this.stamp = stamp;
     if (this.loading || (stamp === this.stamp && this.data.steps.length)) return;
     this.loading = true;
     try {
