@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from console.lineage.traces import Timeline, request_segments
+from console.lineage.traces import Timeline, answer_in_time, request_segments
 from console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.telemetry import spans
@@ -220,7 +220,7 @@ class Lineage:
             if taken.take_over is not None:
                 fields |= {"by": "a person", "take_over": taken.take_over}
         span = self.timeline.steps.get((trajectory_id, index))
-        trace = self.timeline.below(span) if span else []
+        trace = answer_in_time(self.timeline.below(span)) if span else []
         groups = self.groups_with(trajectory_id, index) if up else []
         return Node(
             kind="request",

@@ -41,6 +41,5 @@ if (window.Clipboard) {
   replace(window.Clipboard, 'readText', () => async function readText() { return clipboard.copied; });
 }
 
-
 // A symbol, so that the page does not see it.
 window[Symbol.for('dart_streams.page')] = {rest, clipboard, drags};

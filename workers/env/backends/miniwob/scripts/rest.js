@@ -15,7 +15,11 @@ const begin = () => {
   return () => { if (begun.delete(token)) stirred = now(); };
 };
 const isNew = (since) => now() - since < REST_MS;
-const hasNew = (pending) => Array.from(pending.values()).some(isNew);
+// What is older is forgotten: a worker that never answers would be remembered for ever.
+const hasNew = (pending) => {
+  for (const [key, since] of pending) if (!isNew(since)) pending.delete(key);
+  return pending.size > 0;
+};
 const isLoading = (image) => {
   if (image.complete || image.loading === 'lazy') return false;
   if (!images.has(image)) images.set(image, now());
