@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # The library ``typing`` costs the start of each command 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from console.datasets.recorded_run import RecordedRun
+    from console.bundles.recorded_run import RecordedRun
 
 __all__ = ["open"]
 
@@ -22,6 +22,6 @@ def open(source: "str | Path" = "latest", state: "str | Path" = ".dart") -> "Rec
 
     Raises UserError if there is no such run.
     """
-    from console.datasets.recorded_run import open_run
+    from console.bundles.recorded_run import open_run
 
     return open_run(source, state)

@@ -37,7 +37,7 @@ OF_ALL = ("requirements/", "pyproject.toml", "conftest.py")
 """Files that every lane covers."""
 DESKTOPS = "plugins/desktops/"
 LANES = (
-    Lane("test-data", "each time", ("console/datasets/", "plugins/data/")),
+    Lane("test-data", "each time", ("plugins/data/",)),
     Lane("test-adapters", "each time", ("plugins/adapters/",)),
     Lane("test-alerts", "each time", ("tests/alerts/", "deploy/prometheus/")),
     Lane("test-phone", "each time", ("plugins/phones/", "deploy/config/phone.toml")),

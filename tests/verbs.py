@@ -76,8 +76,7 @@ def load_entries() -> None:
     """Load what the entry points of the streams' side name."""
     for group in ("checks", "commands", "environments") if SIDE == "streams" else ():
         for entry in entry_points(group=f"dart_streams.{group}"):
-            with contextlib.suppress(ModuleNotFoundError if entry.name == "data.parquet" else ()):
-                entry.load()
+            entry.load()
 
 
 def started(*arguments: str) -> tuple[int, str]:

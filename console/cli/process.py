@@ -68,7 +68,7 @@ def train(
     if sft is not None:
         if replay is not None or output is None:
             raise UserError("--sft makes a model directory: name it by --output, and leave --replay out")
-        importlib.import_module("console.cli.sft").fine_tune(config, sft, output, strict, as_json)
+        load_verb("train.sft").fine_tune(config, sft, output, strict, as_json)
         return
     if output is not None or strict:
         raise UserError("--output and --strict go with --sft")

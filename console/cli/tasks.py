@@ -67,9 +67,9 @@ def show_tasks(
 
 def show_proposed(deployment: Config, *, as_json: bool) -> None:
     """Print the proposed tasks, and the numbers of accepted, refused and waiting ones."""
-    from console.datasets.proposals import proposal_rows
     from console.runs.run_log import read_log
     from console.runs.run_state import RunState
+    from console.runs.task_history import proposal_rows
     from topics import task_verdicts, tasks
 
     rows = proposal_rows(RunState().fold(read_log(deployment.bus, (tasks.TOPIC, task_verdicts.TOPIC))))

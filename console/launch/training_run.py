@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from console.datasets.demonstrations import demonstration_order
 from console.launch import evaluate, run_wait, topic_identity
 from console.launch.order_audit import AwaitedOrderAudit, audit_orders
 from console.launch.processes import ProcessSet
@@ -32,6 +31,7 @@ from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.recipes import wants_demonstrations
 from dart_streams.deadline import Deadline
+from dart_streams.episodes.demonstrations import demonstration_order
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.store import sessions
 from topics import rollout_orders

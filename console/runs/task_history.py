@@ -4,6 +4,7 @@ The groups reducer runs again over the trajectories, because dropped groups leav
 """
 
 from collections import Counter, defaultdict
+from typing import Literal
 
 import msgspec
 
@@ -22,6 +23,7 @@ READ = tuple(
     module.TOPIC for module in (trajectories, task_difficulty, rollout_budgets, rollout_orders, curated, curation_log)
 )
 UNDER_WAY = "under way"
+ProposalState = Literal["accepted", "refused", "waiting"]
 FATES = {
     "curated": "curated",
     "equal": "dropped: all rewards equal",
@@ -144,3 +146,23 @@ class TaskHistory:
             pool=len(self.reducer.pools.get(task_id, ())),
             why=budget.reason if budget else "nothing is known yet",
         )
+
+
+class ProposalRow(msgspec.Struct, frozen=True):
+    """A proposed task and what became of it."""
+
+    task: str
+    state: ProposalState
+    max_steps: int
+    maker: str
+    reason: str
+
+
+def proposal_rows(state: RunState) -> list[ProposalRow]:
+    """Return each proposed task of a run, in the log's order."""
+    rows = []
+    for task in state.proposed.values():
+        verdict = state.verdicts.get(task.task_id)
+        known: ProposalState = "waiting" if verdict is None else "accepted" if verdict.accepted else "refused"
+        rows.append(ProposalRow(task.task_id, known, task.max_steps, task.maker, verdict.reason if verdict else ""))
+    return rows

@@ -1,12 +1,9 @@
 """Entry points of installed packages, by which recipes, environments and verbs are found."""
 
 from importlib.metadata import entry_points
-from typing import Any
-
-from dart_streams.errors import UserError
 
 PLUGINS = dict.fromkeys(("androidworld", "gymnasium", "openenv"), "adapters")
-PLUGINS |= dict.fromkeys(("worker.tracker", "data", "data.parquet"), "data")
+PLUGINS |= dict.fromkeys(("worker.tracker", "data", "train.sft"), "data")
 PLUGINS |= {"desktop": "desktops", "osworld": "desktops", "worker.desktops": "desktops", "phone": "phones"}
 """The plug-in of each entry point of the project, but for recipes."""
 
@@ -20,10 +17,3 @@ def missing_advice(name: str, default: str = "") -> str:
     """Return how to install the plug-in that has an entry point; '' for an entry point of others."""
     advice = "is not installed here: run `make dev` in a checkout, or `pip install --no-deps` its wheel"
     return f"dart-{plugin} {advice}" if (plugin := PLUGINS.get(name, default)) else ""
-
-
-def load_parquet() -> Any:
-    """Import the plug-in of Parquet files; raise UserError, with what installs it, without it."""
-    for entry in entry_points(group="dart_streams.commands", name="data.parquet"):
-        return entry.load()
-    raise UserError(f"Parquet: {missing_advice('data.parquet')}")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from console.datasets.demonstrations import demonstration_order
 from console.launch import evaluate, order_audit
 from console.launch.order_audit import audit_orders
 from console.runs.run_follower import follow_run
@@ -17,6 +16,7 @@ from dart_streams.bus.clients import Publisher, commit_within, create_consumer, 
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
+from dart_streams.episodes.demonstrations import demonstration_order
 from tests.task_files import write_tasks
 from topics import rollout_orders
 

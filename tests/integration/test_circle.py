@@ -20,7 +20,6 @@ from rich.console import Console
 import topics
 from benchmarks.private_services import private_folder
 from console.bundles.bundle_inputs import bundle_events
-from console.datasets.sft_set import AnswerLimits, prepare
 from console.launch import process_registry as leftovers
 from console.launch import processes
 from console.launch.run_start import write_report
@@ -37,6 +36,7 @@ from console.runs.bundle import Bundle, Writer
 from console.runs.metrics_reader import MetricsReader
 from console.runs.run_log import read_log
 from console.runs.run_state import RunState
+from dart_data.sft_set import AnswerLimits, prepare
 from dart_streams import config as configuration
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services

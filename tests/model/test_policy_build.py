@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from console.datasets import demonstration_import, demonstrations
 from console.runs.run_folder import write_toml
+from dart_data import demonstration_import, demonstrations
 from dart_streams.config import Config, tasks
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe

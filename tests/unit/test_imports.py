@@ -58,7 +58,7 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("console.runs",),
         ("console.lineage", "console.repair", "console.sizing"),
         ("console.bundles",),
-        ("console.datasets", "console.monitor"),
+        ("console.monitor",),
         ("console.views",),
         ("console.launch",),
         ("console.cli",),
@@ -67,7 +67,7 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 """The floors within a package. A backend imports the environment's protocol; only ``workers.env.main`` opens one."""
 LEARNING_READS = {f"trainer.data.{name}" for name in ("samples", "rows", "collate", "successes")}
 """Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
-DOORS = {("console.cli.bench", "benchmarks.commands"), ("dart_streams", "console.datasets.recorded_run")}
+DOORS = {("console.cli.bench", "benchmarks.commands"), ("dart_streams", "console.bundles.recorded_run")}
 """Imports that go up when asked: by ``dart-streams bench`` in a checkout, and by ``dart_streams.open``."""
 FOLDERS = ("benchmarks", "examples", *PRODUCT)
 OURS = tuple(Path(folder).name for folder in FOLDERS)
@@ -205,9 +205,13 @@ def test_imports_within_a_package_go_down_only(package: str):
     assert not [(n, t) for n, t in inner if not goes_down(n, t, floors)]
 
 
-def test_plug_ins_import_the_console_for_commands_checks_and_rows_only():
+RECORDED = {"episode_export", "episode_rows", "sft_set"}
+"""Modules of dart_data that read recorded episodes."""
+
+
+def test_plug_ins_import_the_console_for_commands_checks_and_records_only():
     users = {name for name, file in MODULES.items() if file.parts[0] == "plugins" and "console" in tops(file)}
-    assert {name.rpartition(".")[2] for name in users} == {"command", "checks", "parquet"}
+    assert {name.rpartition(".")[2] for name in users} == {"command", "checks", "fine_tune"} | RECORDED
 
 
 def test_learning_reads_values_only():

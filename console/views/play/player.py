@@ -18,7 +18,6 @@ import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer
 
-from console.datasets.demonstrations import NotDemonstrable, demonstration_order, written_action
 from console.views.page.source import NotFound
 from console.views.play.gestures import AnyGesture, UnknownGesture, action_of
 from console.views.play.person_episode import PersonEpisode
@@ -28,6 +27,7 @@ from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
+from dart_streams.episodes.demonstrations import demonstration_order, written_action
 from dart_streams.episodes.episode import new_trajectory_id
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore, MissingBlob, open_store
@@ -109,7 +109,7 @@ class PersonClient:
         image = smart_resize(*size, policy.min_pixels, policy.max_pixels)
         try:
             written_action(actions.format(rescale(action, size, image)), episode.shown, policy)
-        except NotDemonstrable as error:
+        except ValueError as error:
             raise UnknownGesture(f"the policy has no such action: {error}") from None
         return actions.format(action)
 

@@ -1,1 +1,1 @@
-"""What takes a run's data elsewhere. It only reads the log, and nothing may depend on it."""
+"""What takes a run's data elsewhere, and brings demonstrations from there. No process of a circle depends on it."""

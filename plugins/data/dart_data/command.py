@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from console.bundles.episode_index import EpisodeIndex
-    from console.datasets.episode_export import EpisodeSource
     from console.runs.bundle import Bundle
+    from dart_data.episode_export import EpisodeSource
     from dart_streams.config import Config
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -51,7 +51,7 @@ def export(
 ) -> None:
     """Write a run's episodes as Parquet for Hugging Face's datasets: images, messages, actions, rewards, advantages."""
     from console.bundles.episode_index import EpisodeIndex
-    from console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
+    from dart_data.episode_export import EpisodeExport, EpisodeFilter, episode_count
     from dart_data.parquet import ParquetSet
     from topics.transitions import REWARDED
     from topics.values import OutcomeKind, Purpose
@@ -92,7 +92,7 @@ def import_(
 
     A recorder has to run, as it does in a run that is under way; the command ends when all is recorded.
     """
-    from console.datasets import demonstration_import, demonstrations
+    from dart_data import demonstration_import, demonstrations
     from dart_streams.config import tasks as task_sets
 
     settings = run_config(run, state, config)
@@ -111,7 +111,7 @@ def lines(
     path: DataSet, output: Annotated[Path, typer.Argument(help="The file of JSON lines to write.", metavar="FILE")]
 ) -> None:
     """Write a data set as JSON lines, with its images in a folder beside them, which need no further library."""
-    from console.datasets import demonstrations, sft_set
+    from dart_data import demonstrations, sft_set
 
     if output.suffix != ".jsonl":
         raise UserError(f"{output}: name a file that ends in .jsonl")

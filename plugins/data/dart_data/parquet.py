@@ -12,7 +12,7 @@ from datasets import Features, List, Value
 from datasets import Image as ImageFeature
 from msgspec import inspect
 
-from console.datasets.episode_columns import ROWS, ImageCell, Layout
+from dart_data.episode_columns import ROWS, ImageCell, Layout
 from dart_streams.errors import UserError
 
 GROUP_ROWS = 1000

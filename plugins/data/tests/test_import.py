@@ -10,17 +10,17 @@ import msgspec
 import pytest
 import tomli_w
 
-from console.datasets import demonstrations
-from console.datasets.demonstrations import as_demonstration
 from console.runs import run_folder
 from console.runs.bundle import Bundle
+from dart_data import demonstrations
+from dart_data.demonstrations import as_demonstration
 from dart_streams.bus.sync_clients import read_events
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
 from dart_streams.errors import UserError
+from plugins.data.tests.unit.test_demonstrations import GOOD, lines, without_ids
 from tests.command_line import invoke_json
 from tests.integration.recorded_run import record
-from tests.unit.console.datasets.test_demonstrations import GOOD, lines, without_ids
 from topics import observations, trajectories
 from workers.recorder.main import connect
 from workers.runtime.lifecycle import run_until_stopped

@@ -11,15 +11,14 @@ from PIL import Image
 
 from console.bundles.bundle_inputs import bundle_events, config_of
 from console.bundles.episode_index import CurationFacts
-from console.datasets import demonstrations
-from console.datasets.episode_columns import ImageCell
-from console.datasets.episode_rows import rows_of
 from console.runs.bundle import Bundle
-from dart_data import parquet
+from dart_data import demonstrations, parquet
+from dart_data.episode_columns import ImageCell
+from dart_data.episode_rows import rows_of
 from dart_streams.errors import UserError
+from plugins.data.tests.unit.test_episode_export import logged
 from tests.command_line import invoke
 from tests.integration.recorded_run import record
-from tests.unit.console.datasets.test_episode_export import logged
 from topics import trajectories
 
 

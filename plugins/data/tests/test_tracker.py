@@ -22,10 +22,10 @@ from dart_streams.bus.lag import by_group, lag_reader
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
+from plugins.data.tests.unit.test_episode_rows import png
 from tests import events
 from tests.events import episode
 from tests.sources import ROOT
-from tests.unit.console.datasets.test_episode_rows import png
 from tests.waiting import until
 from tests.worker_runs import running_worker
 from topics import trained

@@ -9,8 +9,8 @@ from PIL import Image
 from dart_data.tracker.filmstrip import MAX_SCREENS, TEXT_HEIGHT, WIDTH, caption_of, draw_filmstrip
 from dart_data.tracker.points import IN_SECONDS, NAMES, point_of, sample_trajectories
 from dart_streams.config.tracker import Tracker
+from plugins.data.tests.unit.test_episode_rows import episodes
 from tests import events
-from tests.unit.console.datasets.test_episode_rows import episodes
 from topics.training_metrics import BY_NAME
 
 STEP = events.trained_step(

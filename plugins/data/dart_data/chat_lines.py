@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from console.datasets.demonstrations import DemonstrationStep
-from console.datasets.episode_columns import InvalidRow
+from dart_data.demonstrations import DemonstrationStep
+from dart_data.episode_columns import InvalidRow
 from dart_streams.actions.dialects import Dialect, View
 
 PLACEHOLDER = "<image>"

@@ -17,8 +17,8 @@ import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer
 
-from console.datasets.demonstrations import NotDemonstrable, Placed, as_demonstration
-from console.datasets.episode_columns import Progress, RecordedEpisode
+from dart_data.demonstrations import NotDemonstrable, Placed, as_demonstration
+from dart_data.episode_columns import Progress, RecordedEpisode
 from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, event_of, open_topics
 from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.config import Config

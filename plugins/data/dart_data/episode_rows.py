@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from console.bundles.episode_index import CurationFacts
-from console.datasets.episode_columns import (
+from dart_data.episode_columns import (
     ChatMessage,
     ContentPart,
     EpisodeColumns,

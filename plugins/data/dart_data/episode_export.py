@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from console.bundles.episode_index import EpisodeIndex, IndexedEpisodes, report_progress
-from console.datasets.episode_columns import Layout, Progress, RecordedEpisode
-from console.datasets.episode_rows import rows_of
 from console.runs.bundle import Bundle
 from console.runs.run_log import read_events
+from dart_data.episode_columns import Layout, Progress, RecordedEpisode
+from dart_data.episode_rows import rows_of
 from dart_streams.bus import sync_clients
 from dart_streams.config import Bus, Policy
 from dart_streams.episodes.trajectory_summary import is_whole

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from console.bundles.episode_index import CurationFacts
-from console.datasets import demonstration_import, demonstrations
-from console.datasets.demonstration_import import ImportResult, select_demonstrations
-from console.datasets.demonstrations import (
+from dart_data import demonstration_import, demonstrations
+from dart_data.demonstration_import import ImportResult, select_demonstrations
+from dart_data.demonstrations import (
     DemonstrationLine,
     DemonstrationStep,
     NotDemonstrable,
     as_demonstration,
     episode_of_line,
 )
-from console.datasets.episode_columns import RecordedEpisode
-from console.datasets.episode_rows import episode_of, rows_of
+from dart_data.episode_columns import RecordedEpisode
+from dart_data.episode_rows import episode_of, rows_of
 from dart_streams.bus.codec import Unencodable
 from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.config.tasks import parse
 from dart_streams.curation import groups, in_memory
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
-from tests.unit.console.datasets.test_episode_rows import png
+from plugins.data.tests.unit.test_episode_rows import png
 from topics.values import VersionSpan
 
 SEEDS = {"train_seeds": [0, 4], "heldout_seeds": [4, 6], "demonstration_seeds": [6, 9]}

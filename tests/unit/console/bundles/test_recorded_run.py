@@ -12,8 +12,8 @@ import dart_streams
 from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds
-from console.datasets import recorded_run
-from console.datasets.recorded_run import RecordedRun
+from console.bundles import recorded_run
+from console.bundles.recorded_run import RecordedRun
 from dart_streams.config import parse
 from dart_streams.errors import UserError
 from dart_streams.store.blobs import ref_of

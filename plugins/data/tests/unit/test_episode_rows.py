@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from console.bundles.episode_index import CurationFacts
-from console.datasets.episode_columns import ROWS, InvalidRow, Layout, RecordedEpisode
-from console.datasets.episode_rows import add_image, episode_of, rows_of
+from dart_data.episode_columns import ROWS, InvalidRow, Layout, RecordedEpisode
+from dart_data.episode_rows import add_image, episode_of, rows_of
 from dart_streams.config import Policy
 from dart_streams.episodes import prompts
 from topics.observations import EpisodeEnd, ExecutedAction, Observation

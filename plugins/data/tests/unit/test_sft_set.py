@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.datasets import sft_set
-from console.datasets.demonstrations import Placed, episodes_in
-from console.datasets.sft_set import AnswerLimits, SftData, prepare
+from dart_data import sft_set
+from dart_data.demonstrations import Placed, episodes_in
+from dart_data.sft_set import AnswerLimits, SftData, prepare
 from dart_streams.config import ActionDialect, Config, Policy
 from dart_streams.config.sft import Sft
 from dart_streams.config.tasks import TaskSet, parse

@@ -10,7 +10,7 @@ from console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
-    from console.datasets.sft_set import AnswerLimits, SftData
+    from dart_data.sft_set import AnswerLimits, SftData
     from dart_streams.config import Config
     from dart_streams.config.tasks import TaskSet
 
@@ -40,7 +40,7 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
 
 def prepare(settings: Config, model: Path, data: Path, output: Path, strict: bool) -> SftData:
     """Write the usable episodes to the work folder; raise :class:`UserError` if too many are unusable."""
-    from console.datasets import sft_set
+    from dart_data import sft_set
     from trainer.sft.job import CHECKPOINTS, lock_folder, remove_work, work_folder
 
     folder, tasks, limits = work_folder(output), task_set(settings), limits_of(settings, model)
@@ -63,7 +63,7 @@ def prepare(settings: Config, model: Path, data: Path, output: Path, strict: boo
 
 def limits_of(settings: Config, model: Path) -> AnswerLimits:
     """Return the limits of a model's answers and screens."""
-    from console.datasets.sft_set import AnswerLimits
+    from dart_data.sft_set import AnswerLimits
     from dart_streams.policy.rendering import renderer_of
 
     renderer = renderer_of(model, settings.policy)

@@ -7,10 +7,10 @@ import pytest
 
 from console.bundles.bundle_inputs import bundle_events, config_of
 from console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
-from console.datasets.episode_columns import RecordedEpisode
-from console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
-from console.datasets.episode_rows import episode_of
 from console.runs.bundle import Blob, Bundle, BundleRecord, Writer
+from dart_data.episode_columns import RecordedEpisode
+from dart_data.episode_export import EpisodeExport, EpisodeFilter, episode_count
+from dart_data.episode_rows import episode_of
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from tests.integration.recorded_run import record, settings

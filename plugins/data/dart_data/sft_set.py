@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
-from console.datasets import demonstrations
-from console.datasets.chat_lines import ChatLine, read_chat
-from console.datasets.demonstrations import (
+from console.runs.bundle import Bundle
+from dart_data import demonstrations
+from dart_data.chat_lines import ChatLine, read_chat
+from dart_data.demonstrations import (
     DemonstrationLine,
     DemonstrationStep,
     NotDemonstrable,
@@ -23,14 +24,12 @@ from console.datasets.demonstrations import (
     episode_of_line,
     line_id,
 )
-from console.datasets.episode_columns import InvalidRow, RecordedEpisode
-from console.datasets.episode_export import EpisodeExport, EpisodeFilter
-from console.datasets.episode_rows import episode_of
-from console.runs.bundle import Bundle
+from dart_data.episode_columns import InvalidRow, RecordedEpisode
+from dart_data.episode_export import EpisodeExport, EpisodeFilter
+from dart_data.episode_rows import episode_of
 from dart_streams import actions
 from dart_streams.actions.dialects import BY_NAME
 from dart_streams.config import Config, Policy
-from dart_streams.config.entry_points import load_parquet
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.text import MALFORMED, text_of
@@ -243,7 +242,7 @@ def decode_line(text: str, policy: Policy) -> DemonstrationLine:
 def read_parquet(path: Path) -> Iterator[Placed | Unusable]:
     """Yield the episodes of a Parquet set."""
     try:
-        parquet = load_parquet()
+        from dart_data import parquet
     except ModuleNotFoundError as error:
         raise UserError(
             f"{path} is Parquet, and this environment lacks {error.name}: write it as JSON lines by "

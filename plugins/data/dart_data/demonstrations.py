@@ -13,23 +13,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from console.datasets.episode_columns import InvalidRow, RecordedEpisode
-from console.datasets.episode_rows import UNANSWERED, add_image, episode_of
+from dart_data.episode_columns import InvalidRow, RecordedEpisode
+from dart_data.episode_rows import UNANSWERED, add_image, episode_of
 from dart_streams import actions
-from dart_streams.actions.sequence import format_all, parse_written
+from dart_streams.actions.sequence import format_all
 from dart_streams.config import Config, Policy
-from dart_streams.config.entry_points import load_parquet
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.text import MALFORMED, text_of
 from dart_streams.episodes import prompts
+from dart_streams.episodes.demonstrations import demonstration_order, written_action
 from dart_streams.episodes.episode import new_trajectory_id
 from dart_streams.errors import UserError
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import is_success, reconcile_outcome
-from topics.rollout_orders import RolloutOrder
 
-GROUP = "demonstrations"
 HOST = "data-import"
 
 
@@ -92,22 +90,6 @@ def episode_of_line(line: DemonstrationLine, identity: str, read: Callable[[str]
     return RecordedEpisode(observations=observations, images=images)
 
 
-def demonstration_order(order_id: str, task_id: str, max_steps: int, config: Config) -> RolloutOrder:
-    """Return the order of a demonstration."""
-    return RolloutOrder(
-        order_id=order_id,
-        group_id=GROUP,
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=task_id,
-        max_steps=max_steps,
-        purpose="demonstration",
-        sampling=config.sampling(),
-        after_version=0,
-    )
-
-
 def as_demonstration(
     episode: RecordedEpisode, config: Config, tasks: TaskSet, *, any_task: bool = False
 ) -> RecordedEpisode:
@@ -127,7 +109,7 @@ def as_demonstration(
     for observation in observations:
         if taken := observation.taken:
             # An answer may refer to the pointer, which earlier actions have moved.
-            text = taken.text or written_action(taken.action or "", shown, config.policy)
+            text = taken.text or text_of_action(taken.action or "", shown, config.policy)
             action, request_id = action_of(text, shown, config.policy), f"{identity}/{observation.step - 1}/0"
             taken = answer(text, action, request_id, taken.execute_ms)
         demonstrated = msgspec.structs.replace(
@@ -168,13 +150,12 @@ def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
         raise NotDemonstrable("invalid answer", f"{place}: {error}") from None
 
 
-def written_action(action: str, before: Sequence[Observation], policy: Policy) -> str:
-    """Return the dialect's answer for a canonical action after ``before``; raise :class:`NotDemonstrable` for none."""
+def text_of_action(action: str, before: Sequence[Observation], policy: Policy) -> str:
+    """Return the dialect's answer for a canonical action; raise :class:`NotDemonstrable` if it has none."""
     try:
-        return policy.dialect.build().write(parse_written(action), prompts.view_of(before, policy))
+        return written_action(action, before, policy)
     except ValueError as error:
-        place = f"{before[-1].order.task_id}: step {before[-1].step}"
-        raise NotDemonstrable("invalid action", f"{place}: {action[:80]!r}: {error}") from None
+        raise NotDemonstrable("invalid action", str(error)) from None
 
 
 def answer(text: str, action: str | None = None, request_id: str = "import", execute_ms: float = 0.0) -> ExecutedAction:
@@ -250,7 +231,9 @@ def image_bytes(folder: Path, name: str) -> bytes:
 
 def episodes_of_parquet(path: Path) -> Iterator[Placed]:
     """Yield the episodes of a Parquet set; needs the environment .venv/data."""
-    for rows in load_parquet().episodes_in(path):
+    from dart_data import parquet
+
+    for rows in parquet.episodes_in(path):
         place = f"{path}: trajectory {rows[0]['trajectory_id']}"
         try:
             yield Placed(place, episode_of(rows))

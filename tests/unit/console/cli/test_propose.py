@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from console.cli.propose import seed_range
-from console.datasets.proposals import proposal_rows, proposals_in
+from console.cli.propose import proposals_in, seed_range
 from console.runs.run_log import LogRecord, RecordMetadata
 from console.runs.run_state import RunState
+from console.runs.task_history import proposal_rows
 from console.views.report_metrics import proposal_fields
 from dart_streams.config import parse
 from dart_streams.errors import UserError

@@ -1,1 +1,0 @@
-"""Episodes as data sets: export, import and demonstrations."""
