@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -212,25 +212,12 @@ def weights(
     restarts: Annotated[int, typer.Option(help="Number of worker restarts.", min=1)] = 3,
     slots: Annotated[int, typer.Option(help="Concurrent requests.", min=1)] = 16,
     window_s: Annotated[float, typer.Option(help="Seconds per window, with or without a switch.")] = 3.0,
-    kinds: Annotated[
-        bool, typer.Option("--kinds", help="Measure size and latency of versions by kind instead.")
-    ] = False,
-    size: Annotated[Literal["tiny", "larger"], typer.Option(help="Size of the policy, with --kinds.")] = "tiny",
-    versions: Annotated[int, typer.Option(help="Versions of each kind, with --kinds.", min=1)] = 10,
-    learning_rate: Annotated[float, typer.Option(help="Learning rate of AdamW, with --kinds.", min=0)] = 1e-6,
     as_json: AsJson = False,
 ) -> None:
     """Weight switches in place against engine restarts, on real workers under steady load.
 
-    With --kinds: size and latency of full versions, deltas and adapters. Starts and ends a Kafka, a Cassandra
-    and the workers. Takes about 5 minutes.
+    Starts and ends a Kafka, a Cassandra and the workers. Takes about 5 minutes.
     """
-    if kinds:
-        from benchmarks import weight_kinds
-
-        with tempfile.TemporaryDirectory() as folder:
-            show(weight_kinds.measure(Path(folder), weight_kinds.KindsPlan(size, versions, learning_rate)), as_json)
-        return
     from benchmarks import weights_switching
 
     plan = weights_switching.SwitchPlan(workers, switches, restarts, slots, window_s)

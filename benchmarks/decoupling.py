@@ -69,25 +69,16 @@ def by_turns(
 
 
 class SimulatedRun:
-    """Plays deployments as discrete events for N simulated hours, with a mode's overheads.
+    """Plays deployments as discrete events for N simulated hours, with a mode's overheads."""
 
-    ``newest`` has each mode's last account; its first ``traced`` slots are recorded.
-    """
-
-    def __init__(
-        self, base: Config, hours: float, overheads: Mapping[Mode, Overheads] | None = None, traced: int = 0
-    ) -> None:
+    def __init__(self, base: Config, hours: float, overheads: Mapping[Mode, Overheads] | None = None) -> None:
         self.tasks = task_sets.load(Path(base.tasks.file))
         self.seconds = hours * 3600
         self.overheads = overheads or {}
-        self.traced = traced
-        self.newest: dict[Mode, Account] = {}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
         """Simulate a deployment; return its account."""
-        simulation = Simulation(config, self.tasks, seed, self.overheads.get(mode), self.traced)
-        self.newest[mode] = simulation.run(self.seconds)
-        return self.newest[mode]
+        return Simulation(config, self.tasks, seed, self.overheads.get(mode)).run(self.seconds)
 
 
 def compare_modes(found: dict[Mode, list[UtilizationMetrics]], base: Config, shape: DeploymentShape) -> dict[str, Any]:

@@ -1,14 +1,10 @@
-"""Account of a real run from its log: activity of slots, rollout workers and trainer. Pure.
+"""Account of a real run from its log: activity of slots, rollout workers and trainer. Pure."""
 
-The log has no slot numbers, so each episode goes to the row that has been free for longest.
-"""
-
-import heapq
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.utilization import Account, OptimizerStep, ServedRequest, SlotActivity, SlotSpan
+from benchmarks.utilization import Account, OptimizerStep, ServedRequest
 from console.runs.run_log import LogRecord, ObservationHeader, ResponseHeader
 from console.runs.run_state import RunState
 from topics import actions, curated, observations, trained
@@ -49,9 +45,8 @@ def build_account(state: RunState, clock: Clock, slots: int, workers: int, place
     """Return the account of a run whose steps were kept."""
     made = Account(slots, workers, places)
     episodes = [episode for episode in episodes_of(state, clock) if clock.has(episode.began_ms)]
-    for row, episode in zip(in_rows(episodes), episodes, strict=True):
+    for episode in episodes:
         made.episodes.append((clock.at(episode.began_ms), clock.at(episode.ended_ms)))
-        made.spans += episode_spans(episode, row, clock)
         made.actions += [clock.at(step.at_ms) for step in episode.steps if step.taken and clock.has(step.at_ms)]
         made.requests += [
             ServedRequest(
@@ -84,36 +79,6 @@ def episodes_of(state: RunState, clock: Clock) -> list[LoggedEpisode]:
 def began_ms(trajectory_id: str) -> int:
     """Return the start of a trajectory from its UUIDv7 id."""
     return uuid.UUID(trajectory_id).int >> 80
-
-
-def in_rows(episodes: Sequence[LoggedEpisode]) -> list[int]:
-    """Return the row of each episode: the one that was free first."""
-    free: list[tuple[int, int]] = []
-    rows = []
-    for episode in episodes:
-        row = heapq.heappop(free)[1] if free and free[0][0] <= episode.began_ms else len(free)
-        heapq.heappush(free, (episode.ended_ms, row))
-        rows.append(row)
-    return rows
-
-
-def episode_spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSpan]:
-    """Return a slot's activity during an episode."""
-    found, at_ms = [], float(episode.began_ms)
-    for step in episode.steps:
-        hung = step.end is not None and step.end.kind == "env_error"
-        if step.taken is None:
-            found.append(SlotSpan(row, "hang" if hung else "reset", clock.at(at_ms), clock.at(step.at_ms)))
-        else:
-            answered_ms = min(at_ms + step.taken.queue_ms + step.taken.generate_ms, step.at_ms)
-            acted_ms = answered_ms if hung else max(at_ms, step.at_ms - step.taken.execute_ms)
-            found.append(SlotSpan(row, "wait", clock.at(at_ms), clock.at(acted_ms)))
-            found.append(SlotSpan(row, "hang" if hung else "step", clock.at(acted_ms), clock.at(step.at_ms)))
-        at_ms = float(step.at_ms)
-    end = episode.steps[-1].end
-    last: SlotActivity = "hang" if end is not None and end.kind == "env_error" else "evaluate"
-    found.append(SlotSpan(row, last, clock.at(at_ms), clock.at(episode.ended_ms)))
-    return [span for span in found if span.end > span.start]
 
 
 def generation_spans(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int, float, float]]:

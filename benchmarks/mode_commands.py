@@ -14,8 +14,6 @@ app = typer.Typer()
 
 DESKTOP = Path("deploy/config/workload/desktop.toml")
 WorkloadFile = Annotated[Path, typer.Option("--workload", help="Configuration file with a workload section.")]
-Plot = Annotated[Path | None, typer.Option(help="SVG file for a plot of the metrics.", show_default=False)]
-Timeline = Annotated[Path | None, typer.Option(help="SVG file for a timeline of the slots.", show_default=False)]
 Staleness = Annotated[int, typer.Option(help="Maximum staleness of training data, in weight versions.", min=0)]
 Seeds = Annotated[int, typer.Option(help="Number of runs of each mode.", min=1)]
 Curated = Annotated[bool, typer.Option(help="Use DART's curation rules in all modes.")]
@@ -35,8 +33,6 @@ def decoupling(
     seeds: Seeds = 3,
     curation: Curated = True,
     workload: WorkloadFile = DESKTOP,
-    plot: Plot = None,
-    timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
     """Decoupled against coupled modes in real runs with times from a workload.
@@ -45,7 +41,7 @@ def decoupling(
     Configurations and logs stay in .dart/bench.
     """
     from benchmarks import decoupling as comparing
-    from benchmarks import decoupling_plot, decoupling_run, modes
+    from benchmarks import decoupling_run, modes
 
     shape = modes.scale_shape(slots, batch * 180 / slots, staleness, curated=curation)
     player = decoupling_run.ModeRunner(minutes, output.note)
@@ -53,7 +49,6 @@ def decoupling(
         comparison = comparing.compare_modes(comparing.measure(base, shape, seeds, player.play), base, shape)
     hours = minutes * comparison["time_scale"] / 60
     comparison = comparing.add_simulation(comparison, base, shape, hours, decoupling_run.measure_overheads(player))
-    decoupling_plot.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(comparison | {"core_ms_per_action": player.core_ms})
     else:
@@ -83,23 +78,20 @@ def simulate(
     seeds: Seeds = 3,
     curation: Curated = True,
     workload: WorkloadFile = DESKTOP,
-    plot: Plot = None,
-    timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
     """Decoupled against coupled modes as discrete events with times from a workload, without services."""
     from benchmarks import decoupling as comparing
-    from benchmarks import decoupling_plot, modes
+    from benchmarks import modes
 
     base = modes.load_workload(workload)
     found = []
-    player = comparing.SimulatedRun(base, hours, traced=decoupling_plot.MAX_SLOTS if timeline else 0)
+    player = comparing.SimulatedRun(base, hours)
     for slots, groups in itertools.product(envs or [180], batch or [24]):
         shape = modes.scale_shape(slots, groups, staleness, curated=curation)
         found.append(comparing.compare_modes(comparing.measure(base, shape, seeds, player.play), base, shape))
         if not as_json:
             show_comparison(found[-1])
-    decoupling_plot.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
 
@@ -145,7 +137,6 @@ def circle(
     mode: Annotated[
         Literal["coupled", "dart"] | None, typer.Option(help="Play this mode only.", show_default=False)
     ] = None,
-    timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
     """Decoupled against coupled modes with real browsers, vLLM and torch, and their CPU time by part.
@@ -154,14 +145,12 @@ def circle(
     Logs stay in .dart/bench. CPU metrics begin after a minute.
     """
     from benchmarks import circle as comparing
-    from benchmarks import decoupling_plot, decoupling_run, modes
+    from benchmarks import decoupling_run, modes
 
     player = comparing.CircleRunner(minutes, output.note)
     with decoupling_run.with_services(modes.load_config(config), optimise=False) as base:
         played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
         found = comparing.compare_runs(played, comparing.measure_costs(player))
-    if timeline is not None:
-        decoupling_plot.draw(found, player.newest, None, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
         return

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from benchmarks.modes import workload_of
-from benchmarks.utilization import Account, OptimizerStep, ServedRequest, SlotActivity, SlotSpan
+from benchmarks.utilization import Account, OptimizerStep, ServedRequest
 from dart_streams.bus.clients import hash_of
 from dart_streams.bus.sticky_assignment import PartitionClaim, Subscriber, assign_partitions
 from dart_streams.config import Config
@@ -105,7 +105,7 @@ class SimulatedRollout:
 
 
 class Simulation:
-    """One deployment; :meth:`run` simulates N seconds and traces the first ``traced`` slots."""
+    """One deployment; :meth:`run` simulates N seconds."""
 
     def __init__(
         self,
@@ -113,14 +113,12 @@ class Simulation:
         tasks: TaskSet,
         seed: int,
         overheads: Overheads | None = None,
-        traced: int = 0,
         routing: Routing | None = None,
     ) -> None:
         self.config = config
         self.tasks = tasks
         self.workload = workload_of(config)
         self.overheads = overheads or Overheads()
-        self.traced = traced
         self.routing = routing or Routing()
         self.owners = partition_owners(config)
         self.rng = random.Random(seed)
@@ -177,7 +175,7 @@ class Simulation:
         drawn = draw_course(self.workload, order.task_id, typical, self.rng)
         rollout = SimulatedRollout(order, slot, self.home(), drawn, self.now)
         self.playing[rollout] = None
-        self.call(rollout, "reset", 0, self.workload.reset_s.draw(self.rng), self.ask)
+        self.call(rollout, 0, self.workload.reset_s.draw(self.rng), self.ask)
 
     def home(self) -> SimulatedWorker:
         """Return the worker whose partition a new trajectory's requests go to."""
@@ -187,26 +185,19 @@ class Simulation:
     def call(
         self,
         rollout: SimulatedRollout,
-        state: SlotActivity,
         number: int | None,
         seconds: float,
         then: Callable[[SimulatedRollout], None],
     ) -> None:
         """Call the environment; a hanging call ends the episode at its timeout."""
         if number is not None and number == rollout.course.hangs_at:
-            state, seconds, then = "hang", self.workload.call_s, self.fault
-        self.span(rollout, state, self.now, self.now + seconds)
+            seconds, then = self.workload.call_s, self.fault
         self.after(seconds, then, rollout)
-
-    def span(self, rollout: SimulatedRollout, state: SlotActivity, start: float, end: float) -> None:
-        """Record a traced slot's activity."""
-        if rollout.slot < self.traced:
-            self.account.spans.append(SlotSpan(rollout.slot, state, start, end))
 
     def ask(self, rollout: SimulatedRollout) -> None:
         """Request the next action, or evaluate the episode at its end."""
         if rollout.steps >= rollout.course.steps or rollout.steps >= rollout.order.max_steps:
-            self.call(rollout, "evaluate", None, self.workload.evaluate_s.draw(self.rng), self.judge)
+            self.call(rollout, None, self.workload.evaluate_s.draw(self.rng), self.judge)
             return
         rollout.asked = self.now
         self.after(self.overheads.step_s, self.queue, rollout)
@@ -256,10 +247,9 @@ class Simulation:
         self.account.requests.append(
             ServedRequest(self.now, began - rollout.arrived, self.now - rollout.asked, rollout.moved)
         )
-        self.span(rollout, "wait", rollout.asked, self.now)
         if worker.queue:
             self.generate(worker.queue.popleft())
-        self.call(rollout, "step", rollout.steps + 1, self.workload.settle_s.draw(self.rng), self.acted)
+        self.call(rollout, rollout.steps + 1, self.workload.settle_s.draw(self.rng), self.acted)
 
     def acted(self, rollout: SimulatedRollout) -> None:
         """Record an executed action."""

@@ -3,23 +3,12 @@
 Simulations and logs of real runs fill the same account. Times are simulated seconds.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from dart_streams.errors import UserError
 from dart_streams.quantiles import interpolate_quantile
-
-SlotActivity = Literal["reset", "step", "wait", "evaluate", "hang"]
-
-
-class SlotSpan(NamedTuple):
-    """State of a slot from ``start`` to ``end``; slots without a span are idle."""
-
-    slot: int
-    state: SlotActivity
-    start: float
-    end: float
 
 
 class OptimizerStep(NamedTuple):
@@ -60,7 +49,6 @@ class Account(msgspec.Struct):
     requests: list[ServedRequest] = []
     finished: list[tuple[float, int]] = []
     trained: list[OptimizerStep] = []
-    spans: list[SlotSpan] = []
     left_out: tuple[int, int] | None = None
 
 

@@ -1,15 +1,13 @@
 """The account of a run from its topics: what slots, rollout workers and trainer did, by hand-made logs."""
 
 import uuid
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import decoupling_plot
-from benchmarks.logged import Clock, LoggedEpisode, began_ms, build_account, in_rows
-from benchmarks.utilization import OptimizerStep, ServedRequest, SlotSpan, utilization_metrics
+from benchmarks.logged import Clock, began_ms, build_account
+from benchmarks.utilization import OptimizerStep, ServedRequest, utilization_metrics
 from console.runs.bundle import BundleRecord
 from console.runs.run_log import LogRecord, log_record
 from console.runs.run_state import RunState
@@ -84,8 +82,6 @@ def test_an_episode_becomes_what_its_slot_did():
     assert found.episodes == [(1.0, 9.5)]
     assert found.actions == [6.0, 9.0]
     assert found.finished == [(9.5, 2)]
-    kinds, bounds = ("reset", "wait", "step", "wait", "step", "evaluate"), (1.0, 4.0, 5.0, 6.0, 7.0, 9.0, 9.5)
-    assert found.spans == [SlotSpan(0, *span) for span in zip(kinds, bounds[:-1], bounds[1:], strict=True)]
 
 
 def test_open_episodes_last_until_the_end_and_others_are_left_out():
@@ -101,19 +97,12 @@ def test_open_episodes_last_until_the_end_and_others_are_left_out():
 FAULT = EpisodeEnd(kind="env_error", reward=None, reason="hang")
 
 
-def test_a_hanging_step_or_reset_is_a_hang_without_reward():
+def test_a_hanging_step_has_no_reward():
     one = trajectory(0)
     last = observation(one, 1, 1_000, end=FAULT, queue_ms=50.0, generate_ms=150.0)
     found = build_account(state(observation(one, 0, 100), last), CLOCK, slots=1, workers=1, places=1)
-    assert found.spans == [
-        SlotSpan(0, "reset", 0.0, 1.0),
-        SlotSpan(0, "wait", 1.0, 3.0),
-        SlotSpan(0, "hang", 3.0, 10.0),
-    ]
     assert not found.finished
     assert found.requests == [ServedRequest(9.5, 0.5, 2.0)], "who answered before is not in the log of observations"
-    log = state(observation(trajectory(0), 0, 1_000, end=FAULT))
-    assert build_account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
 
 
 def test_answers_and_optimizer_steps_have_their_times():
@@ -131,28 +120,7 @@ def test_answers_and_optimizer_steps_have_their_times():
     assert made.rollout_utilisation == pytest.approx(1 / 20), "only the second of worker 1 after the first version"
 
 
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 50)), max_size=30))
-def test_rows_never_hold_two_episodes_at_once_and_are_no_more_than_needed(times):
-    episodes = sorted((LoggedEpisode(began, began + lasts, []) for began, lasts in times), key=lambda e: e.began_ms)
-    rows = in_rows(episodes)
-    for row in set(rows):
-        mine = [episode for number, episode in zip(rows, episodes, strict=True) if number == row]
-        assert all(a.ended_ms <= b.began_ms for a, b in pairwise(mine))
-    busiest = max((sum(e.began_ms <= at < e.ended_ms for e in episodes) for at in range(151)), default=0)
-    assert len(set(rows)) == busiest
-
-
 @given(st.integers(0, 2**48 - 1), st.binary(min_size=10, max_size=10))
 def test_a_trajectory_says_when_it_began(at_ms, salt):
     assert began_ms(new_trajectory_id(at_ms, salt)) == at_ms
     assert uuid.UUID(new_trajectory_id(at_ms, salt)).version == 7
-
-
-def test_a_picture_has_a_panel_a_mode():
-    one = trajectory(100)
-    log = state(observation(one, 0, 400), observation(one, 1, 600), step(1, 700, []))
-    found = build_account(log, CLOCK, slots=1, workers=1, places=1)
-    svg = decoupling_plot.draw_timeline({"coupled": found, "dart": found}, 0, 20)
-    assert svg.startswith("<svg")
-    assert "coupled" in svg
-    assert "waits for the policy" in svg

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import decoupling, decoupling_plot, modes, routing
+from benchmarks import decoupling, modes, routing
 from benchmarks.modes import MODES, DeploymentShape
 from benchmarks.simulation import Overheads, Routing, Simulation, Way
 from benchmarks.utilization import Account, OptimizerStep, covered_time, overlap, utilization_metrics
@@ -188,17 +187,6 @@ def test_a_seed_gives_the_same_run_and_too_short_a_one_is_refused():
         utilization_metrics(account, 0)
 
 
-def test_spans_of_a_slot_never_overlap_and_fill_its_episodes():
-    account = simulation("dart", traced=SMALL.slots).run(4_000)
-    for slot in range(SMALL.slots):
-        mine = sorted((span.start, span.end) for span in account.spans if span.slot == slot)
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(mine))
-    ended = [(start, end) for start, end in account.episodes if end < 4_000]
-    spent = sum(end - start for start, end in ended)
-    drawn = sum(span.end - span.start for span in account.spans if span.end < 4_000)
-    assert drawn >= spent * 0.999
-
-
 SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(1, 20)), max_size=12)
 
 
@@ -213,18 +201,6 @@ def test_time_covered_is_what_counting_seconds_gives(drawn, start, lasts):
     )
     assert covered_time(spans, start, start + lasts) == counted
     assert overlap([(a, b) for _, a, b in spans], start, start + lasts) >= counted
-
-
-def test_the_newest_accounts_are_drawn_in_table_order(tmp_path: Path):
-    player = decoupling.SimulatedRun(BASE, 1.0, traced=4)
-    found = decoupling.compare_modes(decoupling.measure(BASE, SMALL, 1, player.play), BASE, SMALL)
-    assert {span.slot for span in player.newest["dart"].spans} == {0, 1, 2, 3}
-    plot, picture = tmp_path / "figures.svg", tmp_path / "slots.svg"
-    decoupling_plot.draw(found, dict(reversed(player.newest.items())), plot, picture, 1_000)
-    assert "trained steps / min" in plot.read_text()
-    drawn = picture.read_text()
-    places = [drawn.index(f">{mode}<") for mode in MODES]
-    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(("width", "too_old"), [(1, True), (80 // modes.ROLLS, False)], ids=["one", "a quarter"])
