@@ -83,7 +83,6 @@ peers: setup ## Install BrowserGym and TRL for the benchmarks that compare with 
 # begin first (tests/durations.json). Model tests run in worker processes: one that crashes is one failure.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
-	@deploy/local/setup.sh mcp
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); \
 		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit $(RECIPES) >$$output 2>&1 & \
@@ -140,7 +139,8 @@ test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; 
 test-phone: phone ## Run the tests of phones, on real Android views.
 	@$(STREAMS)/python -m pytest -q plugins/phones/tests
 
-test-adapters: setup adapters ## Run the tests of the adapters with the real BrowserGym and OpenEnv.
+test-adapters: setup adapters ## Run the tests of the adapters with the real BrowserGym and OpenEnv, and of MCP.
+	@deploy/local/setup.sh mcp
 	@$(STREAMS)/python -m pytest -q plugins/adapters/tests
 
 test-cluster: setup ## Run a circle on three brokers and three Cassandra nodes, each killed once.

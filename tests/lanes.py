@@ -70,7 +70,7 @@ LANES = (
             "workers/env/episode_runner.py",
             "workers/env/fault_boundary.py",
             "workers/env/backends/connection.py",
-            "workers/env/backends/tools/",
+            "plugins/adapters/dart_adapters/mcp/",
             "dart_streams/actions/",
             "deploy/config/desktop.toml",
             "deploy/config/adaptive.toml",

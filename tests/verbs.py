@@ -76,7 +76,8 @@ def load_entries() -> None:
     """Load what the entry points of the streams' side name."""
     for group in ("checks", "commands", "environments") if SIDE == "streams" else ():
         for entry in entry_points(group=f"dart_streams.{group}"):
-            entry.load()
+            with contextlib.suppress(ModuleNotFoundError if entry.name == "env.mcp" else ()):
+                entry.load()
 
 
 def started(*arguments: str) -> tuple[int, str]:

@@ -54,7 +54,7 @@ COMMANDS = (
     Command("demonstrate", "demonstrate:demonstrate", "Play a task of a running run by hand, in a page."),
     Command("ui", "ui:serve_page", "Serve the live web page of a run, or of a bundle; it only reads."),
     Command("trace", "trace:trace", "Follow an id to what it was made from and what it went into."),
-    Command("mcp", "mcp:serve_tools", "Serve a run, or a bundle, to coding agents as an MCP server; it only reads."),
+    Command("mcp", "", "Serve a run, or a bundle, to coding agents as an MCP server; it only reads."),
     Command("capture", "bundle:capture", "Write a run's records into one file, or verify one."),
     Command("replay", "bundle:replay", "Repeat a bundle's decisions and compare, or with other settings."),
     Command("restore", "restore:restore", "Restore a captured run into a broker and a store."),

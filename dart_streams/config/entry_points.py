@@ -2,7 +2,7 @@
 
 from importlib.metadata import entry_points
 
-PLUGINS = dict.fromkeys(("androidworld", "gymnasium", "openenv"), "adapters")
+PLUGINS = dict.fromkeys(("androidworld", "gymnasium", "openenv", "mcp", "env.mcp"), "adapters")
 PLUGINS |= dict.fromkeys(("worker.tracker", "data", "train.sft"), "data")
 PLUGINS |= {"desktop": "desktops", "osworld": "desktops", "worker.desktops": "desktops", "phone": "phones"}
 """The plug-in of each entry point of the project, but for recipes."""

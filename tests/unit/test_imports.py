@@ -93,8 +93,8 @@ EVALUATOR_SIDE = "plugins/desktops/dart_desktops/osworld/evaluator/"
 PROVIDER = "examples/osworld_provider.py"
 """What users run beside OSWorld's package."""
 ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "dart_desktops"} | sys.stdlib_module_names
-MCP_SIDE = "workers/env/backends/tools/"
-"""What needs the client of MCP servers, which `make desktop` installs."""
+MCP_SIDE = "plugins/adapters/dart_adapters/mcp/"
+"""What needs the package mcp, which `make mcp` installs."""
 ONLY_IN_TOPICS = {"msgspec", "typing", "topics"}
 DOTTED = re.compile(rf"({'|'.join(OURS)})(\.\w+)+(:\w+)?")
 
@@ -205,8 +205,8 @@ def test_imports_within_a_package_go_down_only(package: str):
     assert not [(n, t) for n, t in inner if not goes_down(n, t, floors)]
 
 
-RECORDED = {"episode_export", "episode_rows", "sft_set"}
-"""Modules of dart_data that read recorded episodes."""
+RECORDED = {"episode_export", "episode_rows", "sft_set", "run_answers"}
+"""Modules that read recorded runs."""
 
 
 def test_plug_ins_import_the_console_for_commands_checks_and_records_only():

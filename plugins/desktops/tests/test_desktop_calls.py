@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from dart_streams.config import Config, parse
 from dart_streams.config.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests import events
-from tests.unit.workers.env import episodes
+from tests.sources import ROOT
 from tests.unit.workers.env.episodes import TRAINER, runner_of
 from topics.action_requests import ActionRequest
 from topics.observations import Observation
@@ -159,7 +158,7 @@ async def test_desktops_with_calls_keep_the_contract(backend):
 
 async def test_tools_of_a_server_and_functions_of_the_desktop_go_together():
     pytest.importorskip("mcp", reason="`make desktop` installs the package mcp")
-    shop = Path(episodes.__file__).parent / "backends/tools/shop.py"
+    shop = ROOT / "plugins/adapters/tests/unit/mcp/shop.py"
     servers = [{"name": "shop", "command": [sys.executable, str(shop)], "only": ["add"]}]
     desktop = {"calls": True, "call_timeout_s": 300.0}
     backend = backend_of(parse({"env": {"backend": "desktop", "desktop": desktop, "mcp": {"servers": servers}}}))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
     from console.runs.bundle import Bundle
-    from console.views.run_answers import RunAnswers
+    from dart_adapters.mcp.run_answers import RunAnswers
     from dart_streams.config import Config
 
 TableName = Literal["episodes", "actions", "groups", "train_steps", "versions", "orders", "budgets"]
@@ -124,7 +124,7 @@ def answers_on(config: Config, source: Bundle | None) -> RunAnswers:
     """Read a run, or a bundle, anew."""
     from console.cli.trace import records_of, spans_of
     from console.views.explanations import READ
-    from console.views.run_answers import RunAnswers
+    from dart_adapters.mcp.run_answers import RunAnswers
 
     return RunAnswers(config.bus.run, config, records_of(config, source, READ), spans_of(config, source))
 

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("mcp", reason="`make mcp` installs the package mcp")
 from mcp import Client, StdioServerParameters, stdio_client
 
 from tests.integration.recorded_run import record

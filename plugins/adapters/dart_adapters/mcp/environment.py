@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
+from dart_adapters.mcp.server import McpServer
 from dart_streams.actions import Action, Call, Wait
 from dart_streams.actions.offered import cut_returned
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from workers.env.backends.tools.server import McpServer
 from workers.env.environment import Environment, EnvironmentBackend, Screen
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("mcp", reason="`make desktop` installs the package mcp")
+pytest.importorskip("mcp", reason="`make mcp` installs the package mcp")
 
+from dart_adapters.mcp.server import McpServer
 from dart_streams.actions import Call, Click, format
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
@@ -23,7 +24,6 @@ from topics.action_requests import ActionRequest
 from topics.observations import Observation
 from workers.env import conformance
 from workers.env.backends.registry import backend_of
-from workers.env.backends.tools.server import McpServer
 from workers.env.environment import EnvironmentFault
 
 SHOP = (sys.executable, str(Path(__file__).with_name("shop.py")))
@@ -197,7 +197,7 @@ async def test_a_backend_with_tools_keeps_the_rules_of_environments():
 def test_a_server_dies_with_a_killed_worker():
     program = """
 import asyncio, os, sys
-from tests.unit.workers.env.backends.tools.test_tools import TASK, Call, backend_of, configured
+from plugins.adapters.tests.unit.mcp.test_tools import TASK, Call, backend_of, configured
 async def main():
     environment = await backend_of(configured()).open(TASK)
     await environment.reset(TASK)

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from console.bundles.bundle_inputs import config_of
-from console.cli.mcp import answers_on, select_rows
 from console.runs.bundle import Bundle
-from console.views.run_answers import RunAnswers, compare_sides
+from dart_adapters.mcp.command import answers_on, select_rows
+from dart_adapters.mcp.run_answers import RunAnswers, compare_sides
 from dart_streams.errors import UserError
 from tests.integration.recorded_run import record
 
