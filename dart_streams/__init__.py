@@ -1,13 +1,10 @@
-"""The library of every process. Only :func:`open` imports from above it, when it is called.
-
-The order of imports is in tests/unit/test_imports.py.
-"""
+"""The library of every process. The order of imports is in tests/unit/test_imports.py."""
 
 TYPE_CHECKING = False  # The library ``typing`` costs the start of each command 20 ms, in which Ctrl-C is a traceback.
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from console.bundles.recorded_run import RecordedRun
+    from dart_data.recorded_run import RecordedRun
 
 __all__ = ["open"]
 
@@ -20,8 +17,9 @@ def open(source: "str | Path" = "latest", state: "str | Path" = ".dart") -> "Rec
         run = dart_streams.open("run.dart")
         run.episodes.to_pandas().groupby("task_id").reward.mean()
 
-    Raises UserError if there is no such run.
+    Raises UserError if there is no such run, or dart-data is not installed.
     """
-    from console.bundles.recorded_run import open_run
+    from dart_streams.config.entry_points import load_part
 
-    return open_run(source, state)
+    opened: RecordedRun = load_part("run.open")(source, state)
+    return opened

@@ -67,8 +67,9 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 """The floors within a package. A backend imports the environment's protocol; only ``workers.env.main`` opens one."""
 LEARNING_READS = {f"trainer.data.{name}" for name in ("samples", "rows", "collate", "successes")}
 """Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
-DOORS = {("console.cli.bench", "benchmarks.commands"), ("dart_streams", "console.bundles.recorded_run")}
-"""Imports that go up when asked: by ``dart-streams bench`` in a checkout, and by ``dart_streams.open``."""
+DOORS = {("console.cli.bench", "benchmarks.commands"), ("dart_streams", "dart_data.recorded_run")}
+DOORS |= {("dart_streams", "dart_streams.config.entry_points")}
+"""Imports that go up, when asked: by ``dart-streams bench`` in a checkout, and by ``dart_streams.open``."""
 FOLDERS = ("benchmarks", "examples", *PRODUCT)
 OURS = tuple(Path(folder).name for folder in FOLDERS)
 MODEL_LIBRARIES = {"torch", "torchvision", "vllm", "transformers", "safetensors", "tokenizers"}
@@ -205,7 +206,7 @@ def test_imports_within_a_package_go_down_only(package: str):
     assert not [(n, t) for n, t in inner if not goes_down(n, t, floors)]
 
 
-RECORDED = {"episode_export", "episode_rows", "sft_set", "run_answers"}
+RECORDED = {"episode_export", "episode_rows", "recorded_run", "sft_set", "run_answers"}
 """Modules that read recorded runs."""
 
 

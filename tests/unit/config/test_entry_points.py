@@ -4,9 +4,11 @@ import importlib.metadata
 
 import pytest
 
+import dart_streams
 from dart_streams.config import load, parse
 from dart_streams.config.backends import find_backend
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, UserError
+from workers.env.backends.registry import backend_of
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +25,10 @@ def test_a_recipe_or_backend_that_nothing_brings_says_what_to_install(tmp_path):
         load(file)
     with pytest.raises(ConfigError, match=r"known are miniwob, simulated\. dart-adapters is not installed here: run"):
         find_backend("openenv")
+
+
+def test_a_part_that_nothing_brings_says_what_to_install():
+    with pytest.raises(UserError, match=r"run\.open: dart-data is not installed here"):
+        dart_streams.open()
+    with pytest.raises(UserError, match=r"env\.mcp: dart-adapters is not installed here"):
+        backend_of(parse({"env": {"mcp": {"servers": [{"name": "a", "command": ["b"]}]}}}))

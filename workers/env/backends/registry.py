@@ -5,11 +5,10 @@ A package registers a backend by an entry point of the group ``dart_streams.envi
 """
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 
 from dart_streams.config import Config
 from dart_streams.config.backends import entry_point_text, find_backend
-from dart_streams.config.entry_points import missing_advice
+from dart_streams.config.entry_points import load_part
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentBackend
 
@@ -23,14 +22,12 @@ def backend_of(config: Config) -> EnvironmentBackend:
 
 
 def with_tools(backend: EnvironmentBackend, config: Config) -> EnvironmentBackend:
-    """Return a backend that also has the tools of ``env.mcp``; raise ConfigError without what calls them."""
-    for entry in entry_points(group="dart_streams.commands", name="env.mcp"):
-        try:
-            having_tools: Callable[[EnvironmentBackend, Config], EnvironmentBackend] = entry.load()
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"env.mcp: {error}: run `make mcp`") from error
-        return having_tools(backend, config)
-    raise ConfigError(f"env.mcp: {missing_advice('env.mcp')}")
+    """Return a backend that also has the tools of ``env.mcp``; raise UserError without what calls them."""
+    try:
+        having_tools: Callable[[EnvironmentBackend, Config], EnvironmentBackend] = load_part("env.mcp")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env.mcp: {error}: run `make mcp`") from error
+    return having_tools(backend, config)
 
 
 def plain_backend_of(config: Config) -> EnvironmentBackend:

@@ -133,7 +133,7 @@ def select_rows(
     config: Config, source: Bundle | None, table: TableName, where: dict[str, Any], columns: list[str], limit: int
 ) -> dict[str, Any]:
     """Return the matching rows of a table; raise UserError for a column that it does not have."""
-    from console.bundles.recorded_run import RecordedRun
+    from dart_data.recorded_run import RecordedRun
     from dart_streams.config.tasks import TaskSet
 
     run = RecordedRun(config, TaskSet([]), source or config.bus)

@@ -12,14 +12,15 @@ import dart_streams
 from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds
-from console.bundles import recorded_run
-from console.bundles.recorded_run import RecordedRun
+from dart_data import recorded_run
+from dart_data.recorded_run import RecordedRun
 from dart_streams.config import parse
 from dart_streams.errors import UserError
 from dart_streams.store.blobs import ref_of
 from tests import events
+from tests.sources import ROOT
 
-GOLDEN = Path(__file__).parents[2] / "golden/bundle.v1.dart"
+GOLDEN = ROOT / "tests/unit/golden/bundle.v1.dart"
 
 
 @pytest.fixture(scope="module")
