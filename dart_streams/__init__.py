@@ -21,5 +21,4 @@ def open(source: "str | Path" = "latest", state: "str | Path" = ".dart") -> "Rec
     """
     from dart_streams.config.entry_points import load_part
 
-    opened: RecordedRun = load_part("run.open")(source, state)
-    return opened
+    return load_part("run.open")(source, state)

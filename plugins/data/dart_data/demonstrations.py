@@ -109,9 +109,8 @@ def as_demonstration(
     for observation in observations:
         if taken := observation.taken:
             # An answer may refer to the pointer, which earlier actions have moved.
-            text = taken.text or text_of_action(taken.action or "", shown, config.policy)
-            action, request_id = action_of(text, shown, config.policy), f"{identity}/{observation.step - 1}/0"
-            taken = answer(text, action, request_id, taken.execute_ms)
+            text, action = answer_of(taken, shown, config.policy)
+            taken = answer(text, action, f"{identity}/{observation.step - 1}/0", taken.execute_ms)
         demonstrated = msgspec.structs.replace(
             observation,
             trajectory_id=identity,
@@ -140,22 +139,18 @@ def refuse_unusable(observations: list[Observation], tasks: TaskSet, any_task: b
             raise NotDemonstrable("no screen or answer", f"{task_id}: step {before.step} has no screen, or no answer")
 
 
-def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
-    """Return the actions of an answer to ``before``; raise :class:`NotDemonstrable` if it does not parse."""
+def answer_of(taken: ExecutedAction, before: Sequence[Observation], policy: Policy) -> tuple[str, str]:
+    """Return text and actions of an answer to ``before``; raise :class:`NotDemonstrable` if the dialect has none."""
+    try:
+        text = taken.text or written_action(taken.action or "", before, policy)
+    except ValueError as error:
+        raise NotDemonstrable("invalid action", str(error)) from None
     try:
         reading = policy.dialect.build().read(text, prompts.view_of(before, policy), before[0].calls)
-        return format_all(reading.actions)
     except actions.Unparsable as error:
         place = f"{before[-1].order.task_id}: step {before[-1].step}"
         raise NotDemonstrable("invalid answer", f"{place}: {error}") from None
-
-
-def text_of_action(action: str, before: Sequence[Observation], policy: Policy) -> str:
-    """Return the dialect's answer for a canonical action; raise :class:`NotDemonstrable` if it has none."""
-    try:
-        return written_action(action, before, policy)
-    except ValueError as error:
-        raise NotDemonstrable("invalid action", str(error)) from None
+    return text, format_all(reading.actions)
 
 
 def answer(text: str, action: str | None = None, request_id: str = "import", execute_ms: float = 0.0) -> ExecutedAction:
@@ -171,6 +166,14 @@ class Placed(NamedTuple):
     episode: RecordedEpisode
 
 
+class Unusable(msgspec.Struct, frozen=True):
+    """A trajectory that is left out: its place in the data, and the reason."""
+
+    place: str
+    kind: str
+    reason: str
+
+
 def is_lines(path: Path) -> bool:
     """Return whether a file has JSON lines; raise :class:`UserError` if it is neither that nor Parquet."""
     if not path.exists():
@@ -184,7 +187,10 @@ def is_lines(path: Path) -> bool:
 
 def episodes_in(path: Path) -> Iterator[Placed]:
     """Yield the episodes of a file in order; raise :class:`UserError` with the place of an invalid one."""
-    return episodes_of_lines(path) if is_lines(path) else episodes_of_parquet(path)
+    for found in episodes_of_lines(path) if is_lines(path) else episodes_of_parquet(path):
+        if isinstance(found, Unusable):
+            raise UserError(f"{found.place}: {found.reason}")
+        yield found
 
 
 def episode_count(path: Path) -> int | None:
@@ -229,7 +235,7 @@ def image_bytes(folder: Path, name: str) -> bytes:
         raise InvalidRow(f"image {folder / name}: {error.strerror}") from None
 
 
-def episodes_of_parquet(path: Path) -> Iterator[Placed]:
+def episodes_of_parquet(path: Path) -> Iterator[Placed | Unusable]:
     """Yield the episodes of a Parquet set; needs the environment .venv/data."""
     from dart_data import parquet
 
@@ -238,4 +244,4 @@ def episodes_of_parquet(path: Path) -> Iterator[Placed]:
         try:
             yield Placed(place, episode_of(rows))
         except InvalidRow as error:
-            raise UserError(f"{place}: {error}") from None
+            yield Unusable(place, "invalid row", str(error))

@@ -20,13 +20,13 @@ from dart_data.demonstrations import (
     DemonstrationStep,
     NotDemonstrable,
     Placed,
+    Unusable,
     as_demonstration,
     episode_of_line,
     line_id,
 )
 from dart_data.episode_columns import InvalidRow, RecordedEpisode
 from dart_data.episode_export import EpisodeExport, EpisodeFilter
-from dart_data.episode_rows import episode_of
 from dart_streams import actions
 from dart_streams.actions.dialects import BY_NAME
 from dart_streams.config import Config, Policy
@@ -51,14 +51,6 @@ class SftLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_id: str = ""
     last_image: str = ""
     reward: Share = 1.0
-
-
-class Unusable(msgspec.Struct, frozen=True):
-    """A trajectory that is left out: its place in the data, and the reason."""
-
-    place: str
-    kind: str
-    reason: str
 
 
 class SftData(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +199,13 @@ def read_set(path: Path, policy: Policy) -> Iterator[Placed | Unusable]:
         for number, line in demonstrations.lines_in(path):
             yield read_line(path, number, line, policy)
     else:
-        yield from read_parquet(path)
+        try:
+            yield from demonstrations.episodes_of_parquet(path)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{path} is Parquet, and this environment lacks {error.name}: write it as JSON lines by "
+                f"`.venv/data/bin/dart-streams data lines {path} FILE.jsonl`, and give FILE.jsonl"
+            ) from None
 
 
 def read_line(path: Path, number: int, line: bytes, policy: Policy) -> Placed | Unusable:
@@ -237,23 +235,6 @@ def decode_line(text: str, policy: Policy) -> DemonstrationLine:
         )
     line = msgspec.convert(raw, SftLine)
     return DemonstrationLine(line.task_id or UNNAMED, line.instruction, line.steps, line.last_image, line.reward)
-
-
-def read_parquet(path: Path) -> Iterator[Placed | Unusable]:
-    """Yield the episodes of a Parquet set."""
-    try:
-        from dart_data import parquet
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"{path} is Parquet, and this environment lacks {error.name}: write it as JSON lines by "
-            f"`.venv/data/bin/dart-streams data lines {path} FILE.jsonl`, and give FILE.jsonl"
-        ) from None
-    for rows in parquet.episodes_in(path):
-        place = f"{path}: trajectory {rows[0]['trajectory_id']}"
-        try:
-            yield Placed(place, episode_of(rows))
-        except InvalidRow as error:
-            yield Unusable(place, "invalid row", str(error))
 
 
 def read_bundle(path: Path, policy: Policy) -> Iterator[Placed]:

@@ -24,10 +24,9 @@ def backend_of(config: Config) -> EnvironmentBackend:
 def with_tools(backend: EnvironmentBackend, config: Config) -> EnvironmentBackend:
     """Return a backend that also has the tools of ``env.mcp``; raise UserError without what calls them."""
     try:
-        having_tools: Callable[[EnvironmentBackend, Config], EnvironmentBackend] = load_part("env.mcp")
+        return load_part("env.mcp")(backend, config)
     except ModuleNotFoundError as error:
         raise ConfigError(f"env.mcp: {error}: run `make mcp`") from error
-    return having_tools(backend, config)
 
 
 def plain_backend_of(config: Config) -> EnvironmentBackend:
