@@ -83,6 +83,7 @@ peers: setup ## Install BrowserGym and TRL for the benchmarks that compare with 
 # begin first (tests/durations.json). Model tests run in worker processes: one that crashes is one failure.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
+	@deploy/local/setup.sh pythons
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); \
 		nice -n 10 $(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit $(RECIPES) >$$output 2>&1 & \

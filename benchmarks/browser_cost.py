@@ -19,7 +19,7 @@ from PIL import Image
 from dart_streams.actions import Action, Click
 from dart_streams.config import Capture, Config
 from dart_streams.config.tasks import Task, TaskSet
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 from workers.env import metrics
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH

@@ -19,7 +19,7 @@ from dart_desktops.desktop.environment import DesktopEnvironment
 from dart_streams.actions import Action, Click
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 from workers.env.environment import EnvironmentFault
 
 IDLE_S = 10.0

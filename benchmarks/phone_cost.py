@@ -18,7 +18,7 @@ from dart_phones.environment import PhoneEnvironment
 from dart_phones.families import FAMILIES
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 
 IDLE_S = 5.0
 """Seconds over which idle cost is measured."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from dart_streams.errors import UserError
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 
 
 class OptimizerStep(NamedTuple):

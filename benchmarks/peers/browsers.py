@@ -17,7 +17,7 @@ from benchmarks.peers.plays import Play
 from benchmarks.utilization import ratio_to
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 
 EPISODES = 64
 """Recorded episodes, played in a cycle."""

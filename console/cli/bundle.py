@@ -242,7 +242,7 @@ def show_outcome(outcome: Outcome) -> None:
 
     console = PlainConsole(highlight=False)
     table = Table(box=None, pad_edge=False)
-    for name in ("agent", "inputs", "decisions", "compared byte for byte"):
+    for name in ("agent", "inputs", "decisions", "compared byte for byte", "rounded otherwise"):
         table.add_column(name, justify="left" if name == "agent" else "right")
     for count in outcome.agents:
         table.add_row(count.agent, *(f"{number:,}" for number in msgspec.structs.astuple(count)[1:]))

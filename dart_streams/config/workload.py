@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dart_streams import stateless_random as names
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Real, Seed, Share
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 
 
 class Spread(Optional, frozen=True):

@@ -25,7 +25,7 @@ from dart_streams.curation.members import Finish, GroupMember, PooledSuccess
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.staleness import is_stale
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 from topics import curated
 from topics.curated import CuratedGroup, Member
 from topics.outcomes import is_success

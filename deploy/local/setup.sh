@@ -8,6 +8,7 @@
 #   setup.sh mcp      `dart-streams mcp`, and MCP servers of `env.mcp`: the package mcp
 #   setup.sh data     data sets and trackers: their environment
 #   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, checks of the page
+#   setup.sh pythons  `make test`: an environment of each other supported version of Python that this machine has
 #   setup.sh docs     `make docs`: the environment of MkDocs
 #   setup.sh adapters `make test-adapters`: environments of BrowserGym and OpenEnv
 #   setup.sh peers    `dart-streams bench browsergym` and `bench trl`: environments of BrowserGym and TRL
@@ -313,6 +314,19 @@ docs_environment() { environment docs; }
 
 data_environment() { environment data; }
 
+# Decisions have to be the same bytes in each of them.
+other_pythons() {
+    local version candidate
+    for version in 3.11 3.12 3.13; do
+        for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+            if [[ $("$candidate" -V 2>/dev/null) == "Python $version".* && $("$PYTHON" -V) != "Python $version".* ]]; then
+                PYTHON=$candidate environment "python$version" streams
+                break
+            fi
+        done
+    done
+}
+
 GPU_CHOICE=.venv/.gpu
 
 has_gpu() { # the same devices as GPU_DEVICES of console/cli/gpu_checks.py
@@ -447,6 +461,12 @@ mcp)
     step "environment .venv/streams" streams_environment
     step "package mcp (28 MB)" mcp_client
     ;;
+pythons)
+    steps=3
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environments of other versions of Python" other_pythons
+    ;;
 docs)
     steps=3
     step "Python" system_packages missing_python
@@ -492,7 +512,7 @@ adapters)
     step "environment .venv/openenv" peer_environment openenv
     ;;
 *)
-    fail "usage: setup.sh [adapters|data|desktop|dev|docs|mcp|osworld|peers]"
+    fail "usage: setup.sh [adapters|data|desktop|dev|docs|mcp|osworld|peers|pythons]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

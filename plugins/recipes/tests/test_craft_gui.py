@@ -114,9 +114,12 @@ def test_successes_of_another_task_are_no_reference():
 
 
 def test_only_the_newest_screens_and_actions_of_successes_are_remembered(monkeypatch):
-    monkeypatch.setattr(rules, "MOST_SCREENS", 2)
     own = Own(rules.Settings(), rules.References())
     clicks = [StepAction(name="click", x=x, y=0) for x in range(6)]
+    monkeypatch.setattr(rules, "MOST_SCREENS", 4)
+    rules.remember_successes(own, events.trajectory(screens=[*"xyz"], actions=clicks[:3], reward=1.0))
+    assert len(own.memory.actions) == 3
+    monkeypatch.setattr(rules, "MOST_SCREENS", 2)
     for screens, actions in (("abc", clicks[:3]), ("bbbbb", clicks[:5]), ("dd", [INVALID, clicks[5]])):
         rules.remember_successes(own, events.trajectory(screens=[*screens], actions=actions, reward=1.0))
     rules.remember_successes(own, events.trajectory(screens=["e"], actions=clicks[:1], reward=0.5))

@@ -102,6 +102,8 @@ def test_a_group_without_a_selected_step_is_not_trained_on():
 
 
 def test_demonstrations_faults_and_guided_rollouts_do_not_count(monkeypatch):
+    monkeypatch.setattr(rules, "MOST_STATES", 4)
+    assert len(remembering(("abc", 1.0)).memory.states) == 3
     monkeypatch.setattr(rules, "MOST_STATES", 3)
     monkeypatch.setattr(rules, "RECENT", 2)
     own = remembering(("abc", 1.0), ("a", 0.0), ("de", 0.0))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dart_streams.curation.advantages import reward_statistics, step_level_advantages
 from dart_streams.curation.budget import rollouts_for
 from dart_streams.curation.groups import high_entropy_steps
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """CRAFT-GUI (arXiv 2508.11360): a curriculum in phases by the length of trajectories, and a mixed reward."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -84,7 +83,7 @@ def remember_successes(own: Own, event: object) -> None:
             key = reference_key(event.task_id, screen)
             others = [other for other in known.pop(key, []) if other != action]
             known[key] = [*others, action][-MOST_ACTIONS:]
-    for key in list(known)[: len(known) - MOST_SCREENS]:
+    for key in list(known)[: max(0, len(known) - MOST_SCREENS)]:
         del known[key]
 
 
@@ -94,7 +93,8 @@ def is_near(action: StepAction, reference: StepAction, radius_px: float) -> bool
         return True
     if action.x is None or action.y is None:
         return False
-    return math.dist((action.x, action.y), (reference.x, reference.y)) <= radius_px
+    dx, dy = action.x - reference.x, action.y - reference.y
+    return dx * dx + dy * dy <= radius_px * radius_px
 
 
 def marks_of(member: GroupMember, references: dict[str, list[StepAction]], radius_px: float) -> Marks:

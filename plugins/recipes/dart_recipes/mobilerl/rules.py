@@ -3,7 +3,6 @@
 Its positive replay is in :mod:`dart_recipes.mobilerl.training`.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from msgspec import Meta
 from dart_streams.config.section import Count, Optional, Share
 from dart_streams.curation.hooks import Own, Rules, TaskFinish, Turn
 from dart_streams.curation.members import GroupMember
+from dart_streams.portable_math import exp
 from topics.outcomes import is_success
 
 
@@ -74,7 +74,7 @@ def failure_weight(failed: int, patience: int, cooldown: int) -> float:
     """Return the weight of a task after ``failed`` groups in a row without a success."""
     if failed < patience:
         return 1.0
-    return math.exp(-failed) if failed < patience + cooldown else 0.0
+    return exp(-failed) if failed < patience + cooldown else 0.0
 
 
 def turn_weight(own: Own, turn: Turn) -> float:

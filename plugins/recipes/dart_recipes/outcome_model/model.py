@@ -5,13 +5,14 @@ It is a logistic regression over named features. A feature that the model has no
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
 import msgspec
 
 from dart_streams.config.tasks import page_of
+from dart_streams.portable_math import exp, log, total
 from topics.rollout_orders import RolloutOrder
 
 WINDOW = 16
@@ -70,7 +71,7 @@ class Recent(msgspec.Struct):
     def log_odds(self, name: str) -> float:
         """Return the log odds of a success among recent outcomes, add-one smoothed; 0 without any."""
         outcomes = self.outcomes.get(name, ())
-        return math.log((sum(outcomes) + 1) / (len(outcomes) - sum(outcomes) + 1))
+        return log((sum(outcomes) + 1) / (len(outcomes) - sum(outcomes) + 1))
 
 
 def describe_task(task_id: str, max_steps: int, recent: Recent) -> Features:
@@ -82,7 +83,7 @@ def describe_task(task_id: str, max_steps: int, recent: Recent) -> Features:
         "siblings": recent.log_odds(page),
         "run": recent.log_odds(""),
         "tries": len(recent.outcomes.get(task_id, ())) / WINDOW,
-        "steps": math.log2(1 + max_steps) / 4,
+        "steps": log(1 + max_steps) / log(16),
         f"page {page}": 1.0,
     }
     return features | {f"word {word}": 1.0 for word in re.findall("[a-z0-9]+", page.lower())}
@@ -117,12 +118,14 @@ class Outcomes(msgspec.Struct):
 
 def log_odds_of(features: Features, *weights: Mapping[str, float]) -> float:
     """Return the log odds that a model, the sum of several ``weights``, gives to a success."""
-    return sum(value * each.get(name, 0.0) for name, value in features.items() for each in weights)
+    return total(value * each.get(name, 0.0) for name, value in features.items() for each in weights)
 
 
-def success_probability(features: Features, *weights: Mapping[str, float]) -> float:
-    """Return the probability of a success; log odds beyond 30 count as 30."""
-    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, log_odds_of(features, *weights)))))
+def success_probability(
+    features: Features, *weights: Mapping[str, float], power: Callable[[float], float] = exp
+) -> float:
+    """Return the probability of a success; log odds beyond 30 count as 30. ``power`` is the exponential function."""
+    return 1.0 / (1.0 + power(-max(-30.0, min(30.0, log_odds_of(features, *weights)))))
 
 
 def fit_weights(examples: Sequence[tuple[Features, bool]], penalty: float = 1.0) -> dict[str, float]:
@@ -131,7 +134,7 @@ def fit_weights(examples: Sequence[tuple[Features, bool]], penalty: float = 1.0)
     The loss is the sum over the examples and half the ``penalty`` x the squared weights, the bias excepted. The step is
     the inverse of the bound of its curvature.
     """
-    bound = 0.25 * sum(sum(value * value for value in features.values()) for features, _ in examples) + penalty
+    bound = 0.25 * total(value * value for features, _ in examples for value in features.values()) + penalty
     frequent = {name: 0.0 for features, _ in examples for name in features}
     weights, speed = dict(frequent), dict(frequent)
     for step in range(STEPS):
@@ -140,7 +143,8 @@ def fit_weights(examples: Sequence[tuple[Features, bool]], penalty: float = 1.0)
         ahead = {name: weight + pull * speed[name] for name, weight in weights.items()}
         slope = {name: 0.0 if name == "bias" else penalty * weight for name, weight in ahead.items()}
         for features, success in examples:
-            error = success_probability(features, ahead) - success
+            # A fit is no decision: the model's file is one, by its digest.
+            error = success_probability(features, ahead, power=math.exp) - success
             for name, value in features.items():
                 slope[name] += error * value
         moved = {name: ahead[name] - slope[name] / bound for name in weights}

@@ -11,7 +11,7 @@ from benchmarks import bundle as making
 from benchmarks.curation_world import Odds, task_set
 from console.bundles import whatif
 from console.bundles.bundle_inputs import config_of, tasks_of
-from console.bundles.replay import replay
+from console.bundles.replay import Outcome, replay
 from console.runs import bundle as bundles
 from console.runs.bundle import Bundle, BundleError, BundleRecord, Writer
 from console.views.terminal import BARS
@@ -86,6 +86,18 @@ def test_the_golden_bundle_replays_equally_three_times():
     assert all(outcome.equal for outcome in outcomes)
     assert {count.agent for count in outcomes[0].agents} == {"difficulty", "budget", "groups", "dispatch"}
     assert all(count.decisions == count.bytes_compared > 0 for count in outcomes[0].agents)
+
+
+def test_a_decision_that_was_rounded_otherwise_is_equal_and_counted(made: Path):
+    def changed(by: float) -> Outcome:
+        def change(records: list[BundleRecord]) -> list[BundleRecord]:
+            first = json.loads(records[0].value)
+            return edit(records, records[0].offset, std=first["std"] * (1 + by))
+
+        return replay(altered(made, "curated", change))
+
+    assert changed(1e-15).equal and [count.rounded for count in changed(1e-15).agents if count.agent == "groups"] == [1]
+    assert changed(1e-6).divergence.agent == "groups"
 
 
 def test_the_generator_makes_the_same_bundle_again(made: Path, tmp_path: Path):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.quantiles import interpolate_quantile
+from dart_streams.portable_math import interpolate_quantile
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=2).map(sorted)
 
