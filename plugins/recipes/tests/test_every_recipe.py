@@ -16,7 +16,10 @@ from dart_streams.config.differences import compare_settings, describe_differenc
 from dart_streams.config.extras import WITHOUT
 from dart_streams.config.recipes import known_recipes, recipe_folder, rules_module, settings_type
 from dart_streams.config.tables import key_values, read_tables
+from dart_streams.config.tasks import TaskSet
+from dart_streams.curation.hooks import Turn
 from dart_streams.curation.recipes import bind_rules
+from dart_streams.curation.task_scheduler import TaskState
 from dart_streams.errors import ConfigError
 from plugins.recipes.tests.agents import DEMONSTRATION, groups_in, played, recipe_config, task_set
 from tests.installed_packages import install_recipe
@@ -53,6 +56,18 @@ def test_a_recipe_trains_and_its_decisions_replay_to_the_same_bytes(name: str):
 def digests(circle: SimulatedCircle) -> dict[str, str]:
     """Return the digest of each agent's decisions."""
     return {name: state.progress.digest for name, state in circle.states.items()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_outage_changes_no_task_s_weight(name: str):
+    """A rollout that is lost to a fault says nothing about the policy."""
+    config = recipe_config(name)
+    tasks = TaskSet(task_set(config).pages[:1])
+    circle = SimulatedCircle(config, tasks, Odds(faults=1.0)).play_rounds(300)
+    weight = bind_rules(config).task_weight
+    for task in tasks.train:
+        turn = Turn(task.task_id, TaskState(), 0, task.max_steps)
+        assert weight(circle.states["dispatch"].memories, turn) == weight({}, turn)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -12,8 +12,13 @@ from msgspec import Meta
 from dart_streams.config.section import Count, Optional, Share
 from dart_streams.curation.hooks import Own, Rules, TaskFinish, Turn
 from dart_streams.curation.members import GroupMember
+from dart_streams.curation.order_tracker import format_group_id
 from dart_streams.portable_math import exp
 from topics.outcomes import is_success
+
+
+MOST_OPEN = 4096
+"""Open groups with a rewarded rollout; of those that dispatch has given up, the oldest are forgotten."""
 
 
 class Settings(Optional, frozen=True):
@@ -34,10 +39,10 @@ class Settings(Optional, frozen=True):
 
 
 class FailedGroups(msgspec.Struct):
-    """Groups in a row without a success, by task, and the tasks whose open group has one."""
+    """Groups in a row without a success, by task; open groups with a rewarded rollout, and whether one succeeded."""
 
     failed: dict[str, int] = {}
-    succeeding: set[str] = set()
+    open: dict[str, bool] = {}
 
 
 def shortest_path(rewards: Sequence[float], steps: Sequence[int], alpha: float) -> list[float]:
@@ -58,16 +63,17 @@ def shape_rewards(own: Own, members: Sequence[GroupMember], rewards: Sequence[fl
 
 
 def count_failures(own: Own, event: object) -> None:
-    """Count a task's groups without a success; a success begins anew."""
+    """Count a task's groups without a success; a success begins anew, and a group of faults alone does not count."""
     if not isinstance(event, TaskFinish):
         return
-    memory: FailedGroups = own.memory
-    if event.success:
-        memory.succeeding.add(event.task_id)
-    if event.ends_group:
-        succeeded = event.task_id in memory.succeeding
-        memory.succeeding.discard(event.task_id)
+    memory, group_id = own.memory, format_group_id(event.group)
+    if event.rewarded:
+        memory.open[group_id] = event.success or memory.open.get(group_id, False)
+    if event.ends_group and group_id in memory.open:
+        succeeded = memory.open.pop(group_id)
         memory.failed[event.task_id] = 0 if succeeded else memory.failed.get(event.task_id, 0) + 1
+    for group_id in list(memory.open)[: max(0, len(memory.open) - MOST_OPEN)]:
+        del memory.open[group_id]
 
 
 def failure_weight(failed: int, patience: int, cooldown: int) -> float:
