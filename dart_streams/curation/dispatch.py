@@ -42,7 +42,7 @@ from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, next_
 from topics import curated, rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
-from topics.rollout_orders import RolloutOrder
+from topics.rollout_orders import Guide, RolloutOrder
 from topics.task_verdicts import TaskVerdict
 from topics.transitions import IGNORED, classify_announcement
 from topics.values import Sampling
@@ -53,11 +53,12 @@ NAME = "dispatch"
 
 
 class OpenGroup(msgspec.Struct, frozen=True):
-    """The common part of an open group's orders."""
+    """The common part of an open group's orders; ``guides`` are those of its samples, one if all are equal."""
 
     task_id: str
     size: int
     max_steps: int
+    guides: tuple[Guide | None, ...] = ()
 
 
 class DispatchState(msgspec.Struct):
@@ -275,7 +276,11 @@ def open_group(state: DispatchState, settings: DispatchSettings, rules: Rules) -
     state.reserved += size
     task.open += 1
     task.last_group = number
-    return [order_rollout(state, settings, rules, OrderKey(number, sample, 0)) for sample in range(size)]
+    orders = [order_rollout(state, settings, rules, OrderKey(number, sample, 0)) for sample in range(size)]
+    guides = tuple(order.event.guide for order in orders)
+    guides = guides[:1] if len(set(guides)) == 1 else guides
+    state.groups[number] = msgspec.structs.replace(state.groups[number], guides=guides)
+    return orders
 
 
 def all_tasks(state: DispatchState, settings: DispatchSettings) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -286,7 +291,10 @@ def all_tasks(state: DispatchState, settings: DispatchSettings) -> tuple[dict[st
 
 
 def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules, key: OrderKey) -> Decision:
-    """Return the order of one rollout of an open group, under the order's id."""
+    """Return the order of one rollout of an open group, under the order's id.
+
+    A later attempt has the guide of the first one: rules may remember more by then.
+    """
     group = state.groups[key.number]
     event = RolloutOrder(
         order_id=format_order_id(key),
@@ -301,5 +309,7 @@ def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules
         after_version=state.version or 0,
     )
     event = rules.order(state.memories, event)
+    if group.guides:
+        event = msgspec.structs.replace(event, guide=group.guides[min(key.sample, len(group.guides) - 1)])
     rules.remember(state.memories, event)
     return Decision(rollout_orders.TOPIC, event.order_id, event)

@@ -21,10 +21,11 @@ from dart_streams.curation.hooks import Turn
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.task_scheduler import TaskState
 from dart_streams.errors import ConfigError
-from plugins.recipes.tests.agents import DEMONSTRATION, groups_in, played, recipe_config, task_set
+from plugins.recipes.tests.agents import DEMONSTRATION, groups_in, orders_in, played, recipe_config, task_set
 from tests.installed_packages import install_recipe
 from tests.sources import CORE as PACKAGES
 from tests.sources import ROOT
+from topics.rollout_orders import Guide
 
 RECIPES = known_recipes()
 GOLDEN = Path(__file__).parents[3] / "tests/unit/golden" / "bundle.v1.dart"
@@ -68,6 +69,17 @@ def test_an_outage_changes_no_task_s_weight(name: str):
     for task in tasks.train:
         turn = Turn(task.task_id, TaskState(), 0, task.max_steps)
         assert weight(circle.states["dispatch"].memories, turn) == weight({}, turn)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_attempt_of_a_sample_has_the_guide_of_the_first(name: str):
+    config = recipe_config(name, recipes={"gui-bee": {"start_share": 1.0}} if name == "gui-bee" else {})
+    circle = SimulatedCircle(config, task_set(config), Odds(faults=0.4)).play_rounds(300)
+    guides: dict[tuple[str, int], set[Guide | None]] = {}
+    for order in orders_in(circle):
+        guides.setdefault((order.group_id, order.sample), set()).add(order.guide)
+    assert len({order.attempt for order in orders_in(circle)}) == 3
+    assert [sample for sample, of_attempts in guides.items() if len(of_attempts) > 1 and sample[0] != "explore"] == []
 
 
 @pytest.mark.parametrize("name", RECIPES)

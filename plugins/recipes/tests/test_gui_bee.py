@@ -190,26 +190,19 @@ def test_start_states_are_screens_that_no_exploration_had_shown():
     assert rules.find_starts(off, ended) == []
 
 
-def training_order(group: int, attempt: int = 0, task_id: str = TASK) -> RolloutOrder:
+def training_order(group: int, task_id: str = TASK) -> RolloutOrder:
     order = rules.explore_order(task_id, 0, [])
     name = f"g{group:06d}"
-    return msgspec.structs.replace(
-        order, order_id=f"{name}/0/{attempt}", group_id=name, purpose="train", attempt=attempt, max_steps=4
-    )
+    return msgspec.structs.replace(order, order_id=f"{name}/0/0", group_id=name, purpose="train", max_steps=4)
 
 
-def test_a_group_keeps_its_start_state_in_repeated_orders():
+def test_a_group_begins_at_a_start_state_of_its_task():
     own = Own(rules.Settings(start_share=1.0), rules.Explored())
     plain = training_order(0)
     assert rules.order_from_start(own, plain) == plain, "nothing is found yet"
     rules.remember_starts(own, ExplorationFinish(TASK, "x", [4, 2]))
-    assert rules.order_from_start(own, training_order(0, attempt=1)).guide is None, "its group began without one"
     first = rules.order_from_start(own, training_order(1))
     assert (first.guide.trajectory_id, first.guide.mode, first.guide.steps) == ("x", "prefix", 2), "4 leaves no step"
-    rules.remember_starts(own, first)
-    rules.remember_starts(own, ExplorationFinish(TASK, "y", [1, 2, 3]))
-    for attempt in (1, 2):
-        assert rules.order_from_start(own, training_order(1, attempt)).guide == first.guide
     assert rules.order_from_start(own, training_order(2, task_id="simulated/box#0")).guide is None, "another task"
 
 

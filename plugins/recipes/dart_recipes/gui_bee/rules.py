@@ -19,8 +19,6 @@ from topics.trajectories import Trajectory
 from topics.values import Sampling
 
 GROUP = "explore"
-KEPT_GROUPS = 1000
-"""Groups whose start state is remembered for repeated orders."""
 Few = Annotated[int, Meta(ge=1, le=100)]
 Pixels = Annotated[int, Meta(ge=1, le=2**16)]
 
@@ -51,15 +49,14 @@ class Settings(Optional, frozen=True):
 class Explored(msgspec.Struct):
     """The graph of each page, the number of its orders, and the plan of its open order with that order's id.
 
-    Dispatch has ``starts`` and ``chosen`` alone: the start states of each task, and that of each group with one. A
-    start state is an exploration's trajectory and the number of its actions.
+    Dispatch has ``starts`` alone, the start states of each task: an exploration's trajectory and the number of its
+    actions.
     """
 
     graphs: dict[str, ExplorationGraph] = {}
     ordered: dict[str, int] = {}
     open: dict[str, tuple[str, list[str]]] = {}
     starts: dict[str, list[tuple[str, int]]] = {}
-    chosen: dict[str, tuple[str, int]] = {}
 
 
 def candidate_actions(settings: Settings) -> list[str]:
@@ -101,31 +98,21 @@ def find_starts(own: Own, trajectory: Trajectory) -> list[int]:
 
 
 def remember_starts(own: Own, event: object) -> None:
-    """Remember the start states that an exploration found, and that of a group."""
-    memory: Explored = own.memory
+    """Remember the start states that an exploration found."""
     if isinstance(event, ExplorationFinish):
-        known = memory.starts.setdefault(event.task_id, [])
+        known = own.memory.starts.setdefault(event.task_id, [])
         known += [(event.trajectory_id, step) for step in event.starts]
-    elif isinstance(event, RolloutOrder) and event.guide is not None:
-        memory.chosen.setdefault(event.group_id, (event.guide.trajectory_id, event.guide.steps))
-        while len(memory.chosen) > KEPT_GROUPS:
-            del memory.chosen[next(iter(memory.chosen))]
 
 
 def order_from_start(own: Own, order: RolloutOrder) -> RolloutOrder:
     """Return the order with the actions that lead to a start state, for ``start_share`` of a task's groups.
 
-    All rollouts of a group begin at the same screen, one of those known when the group was opened. Repeated orders
-    begin there too.
+    All rollouts of a group begin at the same screen, one of those known when the group was opened.
     """
-    memory: Explored = own.memory
-    start = memory.chosen.get(order.group_id)
-    starts = [known for known in memory.starts.get(order.task_id, ()) if known[1] < order.max_steps]
-    begins_there = stateless_random.share("begins", order.group_id) < own.settings.start_share
-    if start is None and order.attempt == 0 and starts and begins_there:
-        start = starts[stateless_random.number("start", order.group_id) % len(starts)]
-    if start is None:
+    starts = [known for known in own.memory.starts.get(order.task_id, ()) if known[1] < order.max_steps]
+    if not starts or stateless_random.share("begins", order.group_id) >= own.settings.start_share:
         return order
+    start = starts[stateless_random.number("start", order.group_id) % len(starts)]
     return msgspec.structs.replace(order, guide=Guide(trajectory_id=start[0], mode="prefix", steps=start[1]))
 
 
