@@ -13,23 +13,23 @@ from operator import add
 _context = Context(prec=25)
 
 
-def total(values: Iterable[float]) -> float:
+def sum_in_order(values: Iterable[float]) -> float:
     """Return the sum of numbers, rounded after each, as ``sum`` does before Python 3.12; the integer 0 without any."""
     return reduce(add, values, 0)
 
 
-def exp(value: float) -> float:
+def exp_of(value: float) -> float:
     """Return e to the power of ``value``, rounded from 25 digits."""
     return float(_context.exp(Decimal(value)))
 
 
-def log(value: float) -> float:
+def log_of(value: float) -> float:
     """Return the natural logarithm of a positive number, rounded from 25 digits."""
     return float(_context.ln(Decimal(value)))
 
 
 @lru_cache(maxsize=4096)
-def power(base: float, exponent: int) -> float:
+def power_of(base: float, exponent: int) -> float:
     """Return ``base`` to the power of a natural number, rounded from 25 digits."""
     return float(_context.power(Decimal(base), exponent)) if exponent else 1.0
 

@@ -18,6 +18,7 @@ from console.bundles.progress import report_progress
 from console.runs.bundle import Bundle, BundleError
 from console.runs.run_log import headers_of
 from dart_streams.bus.codec import ID, Undecodable, find_header
+from dart_streams.config.text import MALFORMED
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Decision, InputRecord, advance
@@ -188,7 +189,7 @@ def is_rounded(recorded: bytes, replayed: bytes) -> bool:
 
     try:
         return equal(msgspec.json.decode(recorded), msgspec.json.decode(replayed))
-    except msgspec.DecodeError:
+    except MALFORMED:
         return False
 
 

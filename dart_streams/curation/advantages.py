@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dart_streams.curation.reducer import InvalidEvent
-from dart_streams.portable_math import total
+from dart_streams.portable_math import sum_in_order
 from topics.outcomes import reconcile_outcome
 from topics.trajectories import Trajectory
 from topics.transitions import REWARDED
@@ -42,10 +42,10 @@ def reward_statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[f
     count = sum(steps)
     if count == 0:
         return 0.0, 0.0
-    mean = total(reward * n for reward, n in zip(rewards, steps, strict=True)) / count
+    mean = sum_in_order(reward * n for reward, n in zip(rewards, steps, strict=True)) / count
     if count == 1:
         return mean, 0.0
-    squares = total(n * ((reward - mean) * (reward - mean)) for reward, n in zip(rewards, steps, strict=True))
+    squares = sum_in_order(n * ((reward - mean) * (reward - mean)) for reward, n in zip(rewards, steps, strict=True))
     return mean, math.sqrt(squares / (count - 1))
 
 

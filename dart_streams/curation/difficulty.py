@@ -15,7 +15,7 @@ from dart_streams.curation import advantages
 from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from dart_streams.portable_math import total
+from dart_streams.portable_math import sum_in_order
 from topics import rollout_orders, task_difficulty
 from topics.outcomes import is_success
 from topics.task_difficulty import Cause, TaskDifficulty
@@ -44,7 +44,7 @@ class DifficultyState(msgspec.Struct):
 
 def success_rate(own: Own, rewards: Sequence[float]) -> float | None:
     """Return the mean reward; None without one."""
-    return total(rewards) / len(rewards) if rewards else None
+    return sum_in_order(rewards) / len(rewards) if rewards else None
 
 
 def apply(
@@ -92,7 +92,7 @@ def difficulty_of(
     return TaskDifficulty(
         task_id=trajectory.task_id,
         attempts=len(task.rewards),
-        successes=total(task.rewards),
+        successes=sum_in_order(task.rewards),
         success_rate=success_rate,
         longest_success=task.longest_success,
         cause=Cause(

@@ -183,7 +183,7 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettin
         return []
     kind = state.orders.finish(key, outcome, settings.limits.attempts)
     if kind == "ordered":
-        return [order_rollout(state, settings, rules, key._replace(attempt=key.attempt + 1))]
+        return [decision_of(order_rollout(state, settings, rules, key._replace(attempt=key.attempt + 1)))]
     if kind in ("rewarded", "exhausted"):
         state.open_orders -= 1
         if task is not None and kind == "rewarded" and not cause.guided:
@@ -277,10 +277,10 @@ def open_group(state: DispatchState, settings: DispatchSettings, rules: Rules) -
     task.open += 1
     task.last_group = number
     orders = [order_rollout(state, settings, rules, OrderKey(number, sample, 0)) for sample in range(size)]
-    guides = tuple(order.event.guide for order in orders)
+    guides = tuple(order.guide for order in orders)
     guides = guides[:1] if len(set(guides)) == 1 else guides
     state.groups[number] = msgspec.structs.replace(state.groups[number], guides=guides)
-    return orders
+    return [decision_of(order) for order in orders]
 
 
 def all_tasks(state: DispatchState, settings: DispatchSettings) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -290,8 +290,8 @@ def all_tasks(state: DispatchState, settings: DispatchSettings) -> tuple[dict[st
     return settings.limits_of_tasks | state.accepted, (*settings.task_ids, *state.accepted)
 
 
-def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules, key: OrderKey) -> Decision:
-    """Return the order of one rollout of an open group, under the order's id.
+def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules, key: OrderKey) -> RolloutOrder:
+    """Return the order of one rollout of an open group.
 
     A later attempt has the guide of the first one: rules may remember more by then.
     """
@@ -312,4 +312,9 @@ def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules
     if group.guides:
         event = msgspec.structs.replace(event, guide=group.guides[min(key.sample, len(group.guides) - 1)])
     rules.remember(state.memories, event)
-    return Decision(rollout_orders.TOPIC, event.order_id, event)
+    return event
+
+
+def decision_of(order: RolloutOrder) -> Decision:
+    """Return the decision to publish an order, under its id."""
+    return Decision(rollout_orders.TOPIC, order.order_id, order)

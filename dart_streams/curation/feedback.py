@@ -3,7 +3,8 @@
 A correction becomes one supervised step, with the person's action in place of the policy's. A judgement counts where
 it differs from the reward so far. A rollout that is good after all is imitated. One that is worse, or good in part,
 becomes a policy gradient. Its advantage is the difference, which the evaluator's reward lacked. Such a gradient needs
-fresh tokens, so a stale rollout is only no longer imitated. Feedback on a rollout that has not ended waits for it.
+fresh tokens, so a stale rollout is only no longer imitated. Feedback on a rollout that has not ended waits for it, an
+hour at most. Feedback on one that ended long ago is refused. Either goes to the dead letters with the reason.
 
 A rollout that a person took over is imitated in the person's steps, if it ended as a success. Its policy's steps have a
 gradient only with ``feedback.credit_taken_over``.
@@ -11,29 +12,42 @@ gradient only with ``feedback.credit_taken_over``.
 Notes train nothing. Evaluations and other episodes train nothing either.
 """
 
-from collections.abc import Sequence
-from itertools import islice
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from dart_streams import stateless_random
 from dart_streams.actions import Unparsable
 from dart_streams.actions.sequence import parse_written
 from dart_streams.config import Config
 from dart_streams.curation.hooks import Memories, Rules
-from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, InvalidEvent, cause_id
+from dart_streams.curation.members import EndedRollout, forget_oldest, imitated_member, single_group
+from dart_streams.curation.reducer import (
+    AgentProgress,
+    Decision,
+    Effect,
+    InputRecord,
+    InvalidEvent,
+    RefusedInput,
+    cause_id,
+    source_of,
+)
 from dart_streams.curation.staleness import is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
+from topics.curation_log import Source
 from topics.feedback import Feedback, Judgement
 from topics.outcomes import is_success
 from topics.trajectories import Trajectory
-from topics.values import Purpose
 
 NAME = "feedback"
 REWARDS: dict[Judgement, float] = {"good": 1.0, "partial": 0.5, "bad": 0.0}
-MOST_ROLLOUTS = 4096
+MOST_ROLLOUTS = 16_384
 """Newest trajectories that can be given feedback, and newest feedback that is recognized if it comes again."""
+MOST_ENDED = 65_536
+"""Trajectories that ended before those, and are known to have ended."""
+LONGEST_WAIT_MS = 3_600_000
+"""Time after which feedback waits no longer, in that of the records."""
 MOST_WAITING = 1024
 """Newest feedback that waits for the end of its trajectory."""
 
@@ -51,28 +65,10 @@ class FeedbackSettings(NamedTuple):
         return cls(config.feedback.reward, config.curation.max_staleness, config.feedback.credit_taken_over)
 
 
-class EndedRollout(msgspec.Struct, frozen=True):
-    """What is kept of an ended trajectory; ``reward`` is the one that counts so far, None without any.
-
-    ``own`` are the indexes of the policy's steps, if they are credited, and ``person`` those of people. ``version_min``
-    is None if its tokens can't be trained on.
-    """
-
-    task_id: str
-    purpose: Purpose
-    reward: float | None
-    steps: int
-    own: list[int]
-    version_min: int | None
-    version_max: int | None
-    person: list[int] = []
-
-
 class FeedbackCounts(msgspec.Struct):
     """Feedback by what became of it; ``agreed`` and ``stale`` judgements make no gradient.
 
-    ``forgotten`` feedback waited for a trajectory that did not end in time. ``shown`` are the successes of people who
-    took a rollout over.
+    ``forgotten`` feedback came too late, or waited for too long. ``shown`` are the successes of people who took over.
     """
 
     corrections: int = 0
@@ -87,12 +83,18 @@ class FeedbackCounts(msgspec.Struct):
 
 
 class FeedbackState(msgspec.Struct):
-    """Ended trajectories by id, feedback that waits for its trajectory, and the ids of feedback that was applied."""
+    """Ended trajectories by id, feedback that waits for its trajectory, and the ids of feedback that was applied.
+
+    ``ended`` has numbers of the ids of earlier trajectories, and ``arrived`` place and time (epoch ms) of
+    each feedback that waits.
+    """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     newest_version: int = -1
     rollouts: dict[str, EndedRollout] = {}
+    ended: dict[int, bool] = {}
     waiting: dict[str, list[Feedback]] = {}
+    arrived: dict[str, tuple[Source, int]] = {}
     applied: dict[str, bool] = {}
     counts: FeedbackCounts = msgspec.field(default_factory=FeedbackCounts)
     memories: Memories = {}
@@ -100,52 +102,59 @@ class FeedbackState(msgspec.Struct):
 
 def apply(
     state: FeedbackState, record: InputRecord, settings: FeedbackSettings, rules: Rules
-) -> tuple[FeedbackState, list[Decision]]:
+) -> tuple[FeedbackState, list[Effect]]:
     """Apply one feedback, or a trajectory; raise InvalidEvent for feedback that can't be applied."""
     groups: list[CuratedGroup] = []
+    refusals: list[RefusedInput] = []
     if isinstance(record.event, Trajectory):
-        groups = note_ended(state, record.event, settings, rules)
+        groups, refusals = note_ended(state, record.event, settings, rules)
     elif isinstance(record.event, Feedback) and record.event.feedback_id not in state.applied:
-        groups = take_in(state, record.event, settings)
+        groups = take_in(state, record, settings)
+    refusals += refuse_waiting(state, record.at_ms)
     cause = cause_id(NAME, record)
     ids = [cause if number == 0 else f"{cause}/{number}" for number in range(len(groups))]
-    return state, [Decision(curated.TOPIC, name, group) for name, group in zip(ids, groups, strict=True)]
+    return state, [*(Decision(curated.TOPIC, *pair) for pair in zip(ids, groups, strict=True)), *refusals]
 
 
 def note_ended(
     state: FeedbackState, trajectory: Trajectory, settings: FeedbackSettings, rules: Rules
-) -> list[CuratedGroup]:
-    """Note an ended trajectory, and apply the feedback that has waited for it."""
+) -> tuple[list[CuratedGroup], list[RefusedInput]]:
+    """Note an ended trajectory, and apply the feedback that has waited for it; return what of that is refused too."""
     if trajectory.trajectory_id in state.rollouts:
-        return []
+        return [], []
     if trajectory.version_max is not None:
         state.newest_version = max(state.newest_version, trajectory.version_max)
     credited = settings.credits_taken_over or not trajectory.person_steps
-    versions = (
-        (trajectory.version_min, trajectory.version_max) if credited and not trajectory.untrainable else (None, None)
-    )
+    trainable = credited and not trajectory.untrainable
     rollout = state.rollouts[trajectory.trajectory_id] = EndedRollout(
         task_id=trajectory.task_id,
         purpose=trajectory.purpose,
         reward=rules.reward(state.memories, trajectory),
         steps=trajectory.steps,
         own=trajectory.own_steps if credited else [],
-        version_min=versions[0],
-        version_max=versions[1],
+        version_min=trajectory.version_min if trainable else None,
+        version_max=trajectory.version_max if trainable else None,
         person=trajectory.person_steps,
     )
-    forget_oldest(state.rollouts, MOST_ROLLOUTS)
+    for name in forget_oldest(state.rollouts, MOST_ROLLOUTS):
+        state.ended[stateless_random.number("ended", name)] = True
+    forget_oldest(state.ended, MOST_ENDED)
+    refusals = []
     groups = shown_steps(state, trajectory, rollout)
     for feedback in state.waiting.pop(trajectory.trajectory_id, []):
         try:
             groups += groups_of(state, feedback, settings)
-        except InvalidEvent:
+        except InvalidEvent as error:
             state.counts.refused += 1
-    return groups
+            if feedback.feedback_id in state.arrived:
+                refusals.append(RefusedInput(state.arrived[feedback.feedback_id][0], str(error)))
+        state.arrived.pop(feedback.feedback_id, None)
+    return groups, refusals
 
 
-def take_in(state: FeedbackState, feedback: Feedback, settings: FeedbackSettings) -> list[CuratedGroup]:
-    """Apply a feedback, or let it wait for its trajectory; raise InvalidEvent if it says nothing."""
+def take_in(state: FeedbackState, record: InputRecord, settings: FeedbackSettings) -> list[CuratedGroup]:
+    """Apply a feedback, or let it wait for its trajectory; raise InvalidEvent if it says nothing, or comes too late."""
+    feedback: Feedback = record.event
     if reason := reason_against(feedback):
         raise InvalidEvent(f"feedback {feedback.feedback_id}: {reason}")
     state.applied[feedback.feedback_id] = True
@@ -156,27 +165,41 @@ def take_in(state: FeedbackState, feedback: Feedback, settings: FeedbackSettings
     if feedback.kind == "take-over":
         state.counts.take_overs += 1
         return []
+    if stateless_random.number("ended", feedback.trajectory_id) in state.ended:
+        state.counts.forgotten += 1
+        raise InvalidEvent(
+            f"feedback {feedback.feedback_id}: {MOST_ROLLOUTS} rollouts have ended after trajectory "
+            f"{feedback.trajectory_id}, and only the newest are kept for feedback: give it sooner"
+        )
     if feedback.trajectory_id not in state.rollouts:
         state.waiting.setdefault(feedback.trajectory_id, []).append(feedback)
-        forget_waiting(state)
+        state.arrived[feedback.feedback_id] = (source_of(record), record.at_ms)
         return []
     return groups_of(state, feedback, settings)
 
 
-def forget_waiting(state: FeedbackState) -> None:
-    """Remove the first feedback of the trajectory that waits longest while more than :data:`MOST_WAITING` waits."""
-    while sum(map(len, state.waiting.values())) > MOST_WAITING:
-        name, feedback = next(iter(state.waiting.items()))
-        del feedback[0]
-        if not feedback:
+def refuse_waiting(state: FeedbackState, now_ms: int) -> list[RefusedInput]:
+    """Refuse what waits longest, at ``now_ms`` (epoch ms): beyond the bound of all, or of their time."""
+    refusals = []
+    count = sum(map(len, state.waiting.values()))
+    while state.waiting:
+        name, waiting = next(iter(state.waiting.items()))
+        source, at_ms = state.arrived.get(waiting[0].feedback_id, (None, now_ms))
+        if count > MOST_WAITING:
+            reason = f"more than {MOST_WAITING} others wait for a rollout to end: give it again then"
+        elif at_ms < now_ms - LONGEST_WAIT_MS:
+            reason = "no rollout of this id has ended within an hour: it is unknown, or was lost"
+        else:
+            break
+        feedback = waiting.pop(0)
+        if not waiting:
             del state.waiting[name]
+        state.arrived.pop(feedback.feedback_id, None)
         state.counts.forgotten += 1
-
-
-def forget_oldest(items: dict[str, EndedRollout] | dict[str, bool], most: int) -> None:
-    """Remove the oldest items beyond ``most``."""
-    for name in list(islice(items, max(0, len(items) - most))):
-        del items[name]
+        count -= 1
+        if source is not None:
+            refusals.append(RefusedInput(source, f"feedback {feedback.feedback_id}: trajectory {name}: {reason}"))
+    return refusals
 
 
 def reason_against(feedback: Feedback) -> str:
@@ -271,27 +294,6 @@ def judged_rollout(
     return [feedback_group(feedback, rollout, member)]
 
 
-def imitated_member(trajectory_id: str, reward: float, selected: list[int], corrections: Sequence[str] = ()) -> Member:
-    """Return a trajectory to imitate in the steps ``selected``, or in the ``corrections`` of those."""
-    return Member(
-        trajectory_id=trajectory_id,
-        reward=reward,
-        advantage=1.0,
-        selected=selected,
-        source="pool",
-        version_min=None,
-        version_max=None,
-        corrections=list(corrections),
-    )
-
-
 def feedback_group(feedback: Feedback, rollout: EndedRollout, member: Member) -> CuratedGroup:
     """Return the group that a feedback makes of its trajectory."""
     return single_group(f"feedback-{feedback.feedback_id}", [feedback.feedback_id], rollout, member)
-
-
-def single_group(group_id: str, feedback: list[str], rollout: EndedRollout, member: Member) -> CuratedGroup:
-    """Return a group of one trajectory, made of feedback of these ids."""
-    return CuratedGroup(
-        group_id=group_id, task_id=rollout.task_id, members=[member], mean=member.reward, std=0.0, feedback=feedback
-    )

@@ -1,8 +1,16 @@
-"""Members of a group before it is curated: finished rollouts, and stored successes."""
+"""What is kept of ended rollouts, and members of groups that are made of them."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
+from topics.curated import CuratedGroup, Member
 from topics.trajectories import StepAction
+from topics.values import Purpose
+
+Key = TypeVar("Key", str, int)
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -51,3 +59,49 @@ class PooledSuccess(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 GroupMember = Finish | PooledSuccess
+
+
+class EndedRollout(msgspec.Struct, frozen=True):
+    """What is kept of an ended trajectory; ``reward`` is the one that counts so far, None without any.
+
+    ``own`` are the indexes of the policy's steps, if they are credited, and ``person`` those of people. ``version_min``
+    is None if its tokens can't be trained on.
+    """
+
+    task_id: str
+    purpose: Purpose
+    reward: float | None
+    steps: int
+    own: list[int]
+    version_min: int | None
+    version_max: int | None
+    person: list[int] = []
+
+
+def forget_oldest(items: dict[Key, Any], most: int) -> list[Key]:
+    """Remove the oldest items beyond ``most``, and return their keys."""
+    oldest = list(islice(items, max(0, len(items) - most)))
+    for name in oldest:
+        del items[name]
+    return oldest
+
+
+def imitated_member(trajectory_id: str, reward: float, selected: list[int], corrections: Sequence[str] = ()) -> Member:
+    """Return a trajectory to imitate in the steps ``selected``, or in the ``corrections`` of those."""
+    return Member(
+        trajectory_id=trajectory_id,
+        reward=reward,
+        advantage=1.0,
+        selected=selected,
+        source="pool",
+        version_min=None,
+        version_max=None,
+        corrections=list(corrections),
+    )
+
+
+def single_group(group_id: str, feedback: list[str], rollout: EndedRollout, member: Member) -> CuratedGroup:
+    """Return a group of one trajectory, made of feedback of these ids."""
+    return CuratedGroup(
+        group_id=group_id, task_id=rollout.task_id, members=[member], mean=member.reward, std=0.0, feedback=feedback
+    )

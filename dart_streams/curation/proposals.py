@@ -14,7 +14,16 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.config.tasks import MAX_TASK_ID, TaskSet
 from dart_streams.curation.order_tracker import Limits
-from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, InvalidEvent, cause_id
+from dart_streams.curation.reducer import (
+    AgentProgress,
+    Decision,
+    Effect,
+    InputRecord,
+    InvalidEvent,
+    RefusedInput,
+    cause_id,
+    source_of,
+)
 from topics import rollout_orders, task_verdicts
 from topics.curation_log import Source
 from topics.rollout_orders import RolloutOrder
@@ -85,9 +94,9 @@ class ProposalsState(msgspec.Struct):
 
 def apply(
     state: ProposalsState, record: InputRecord, settings: ProposalSettings
-) -> tuple[ProposalsState, list[Decision]]:
+) -> tuple[ProposalsState, list[Effect]]:
     """Apply a proposed task, or the trajectory of a check; raise InvalidEvent for a second proposal of a task."""
-    decisions: list[Decision] = []
+    decisions: list[Effect] = []
     if isinstance(record.event, ProposedTask):
         decisions = take_in(state, record, settings)
     elif isinstance(record.event, Trajectory) and record.event.purpose == "check":
@@ -99,7 +108,7 @@ def apply(
     return state, decisions
 
 
-def take_in(state: ProposalsState, record: InputRecord, settings: ProposalSettings) -> list[Decision]:
+def take_in(state: ProposalsState, record: InputRecord, settings: ProposalSettings) -> list[Effect]:
     """Let a proposal wait for its check, or refuse it; a repeated one changes nothing."""
     task: ProposedTask = record.event
     digest = sha256(msgspec.json.encode(task)).hexdigest()[:32]
@@ -117,11 +126,10 @@ def take_in(state: ProposalsState, record: InputRecord, settings: ProposalSettin
             f"{task.task_id}: the pages of a run's proposals have at most {MOST_PAGES} bytes in all, and their "
             f"solutions {MOST_SOLUTIONS}: propose smaller ones"
         )
-    source = Source(topic=record.topic, partition=record.partition, offset=record.offset)
-    proposal = Proposal(task.task_id, task.maker, task.max_steps, task.solution, source)
+    proposal = Proposal(task.task_id, task.maker, task.max_steps, task.solution, source_of(record))
     state.known[task.task_id], state.pages, state.solutions = digest, pages, solutions
     if reason := reason_against(task, settings):
-        return [verdict_of(record, proposal, reason)]
+        return verdict_of(record, proposal, reason)
     state.waiting[task.task_id] = proposal
     return []
 
@@ -142,7 +150,7 @@ def reason_against(task: ProposedTask, settings: ProposalSettings) -> str:
     return ""
 
 
-def finish(state: ProposalsState, record: InputRecord, attempts: int) -> list[Decision]:
+def finish(state: ProposalsState, record: InputRecord, attempts: int) -> list[Effect]:
     """Decide on a proposal by the end of its check; a check that ended by a fault is ordered again."""
     check: Trajectory = record.event
     proposal = state.open.get(check.task_id)
@@ -152,7 +160,7 @@ def finish(state: ProposalsState, record: InputRecord, attempts: int) -> list[De
         state.open[check.task_id] = msgspec.structs.replace(proposal, attempt=attempt)
         return [order_check(state.open[check.task_id])]
     del state.open[check.task_id]
-    return [verdict_of(record, proposal, reason_of(check), check.trajectory_id)]
+    return verdict_of(record, proposal, reason_of(check), check.trajectory_id)
 
 
 def reason_of(check: Trajectory) -> str:
@@ -181,7 +189,7 @@ def order_check(proposal: Proposal) -> Decision:
     return Decision(rollout_orders.TOPIC, order.order_id, order)
 
 
-def verdict_of(record: InputRecord, proposal: Proposal, reason: str, trajectory_id: str = "") -> Decision:
+def verdict_of(record: InputRecord, proposal: Proposal, reason: str, trajectory_id: str = "") -> list[Effect]:
     """Return the verdict because of ``record``; with a reason it refuses the proposal."""
     verdict = TaskVerdict(
         task_id=proposal.task_id,
@@ -191,5 +199,5 @@ def verdict_of(record: InputRecord, proposal: Proposal, reason: str, trajectory_
         maker=proposal.maker,
         trajectory_id=trajectory_id,
     )
-    refuses = proposal.source if reason else None
-    return Decision(task_verdicts.TOPIC, cause_id(NAME, record), verdict, refuses)
+    refused = [RefusedInput(proposal.source, reason)] if reason else []
+    return [Decision(task_verdicts.TOPIC, cause_id(NAME, record), verdict), *refused]

@@ -4,7 +4,7 @@ Delivery is at least once, so records repeat in two ways. A redelivered record i
 of its partition. A decision published again is recognized by its id: that of the causing record, and these only grow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -36,15 +36,21 @@ class InputRecord(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """An event to publish on ``topic`` under the record id ``id``.
-
-    ``refuses`` is the place of an earlier input that goes to the dead letters, with the event's ``reason``.
-    """
+    """An event to publish on ``topic`` under the record id ``id``."""
 
     topic: Topic
     id: str
     event: msgspec.Struct
-    refuses: Source | None = None
+
+
+class RefusedInput(NamedTuple):
+    """An earlier input that goes to the dead letters, by its place, and the reason."""
+
+    source: Source
+    reason: str
+
+
+Effect = Decision | RefusedInput
 
 
 class AgentProgress(msgspec.Struct):
@@ -72,18 +78,27 @@ class Agent(NamedTuple):
     inputs: tuple[Topic, ...]
     outputs: tuple[Topic, ...]
     state: type[Any]
-    apply: Callable[[Any, InputRecord], tuple[Any, list[Decision]]]
+    apply: Callable[[Any, InputRecord], tuple[Any, Sequence[Effect]]]
     note_made_anew: Callable[[Any, str], None] = lambda _, __: None
     """Changes the state for a recreated input (by name), whose unread records are gone."""
 
 
 class ReducerResult(NamedTuple):
-    """The result of one record; ``refused`` is the reason to dead-letter it, or empty."""
+    """The result of one record; ``refused`` is the reason to dead-letter it, or empty.
+
+    ``refusals`` are those of earlier ones.
+    """
 
     state: Any
     decisions: list[Decision]
     applied: Applied | None
     refused: str = ""
+    refusals: Sequence[RefusedInput] = ()
+
+
+def source_of(record: InputRecord) -> Source:
+    """Return the place of an input."""
+    return Source(topic=record.topic, partition=record.partition, offset=record.offset)
 
 
 def cause_id(agent: str, record: InputRecord) -> str:
@@ -115,22 +130,24 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
     if record.offset <= progress.applied.get(partition, -1):
         return ReducerResult(state, [], None)
     progress.applied[partition] = record.offset
-    decisions: list[Decision] = []
+    effects: Sequence[Effect] = ()
     refused = ""
     if not is_repeated(progress, record):
         try:
             base = progress.bases.get(partition, 0)
-            state, decisions = agent.apply(state, record._replace(offset=base + record.offset) if base else record)
+            state, effects = agent.apply(state, record._replace(offset=base + record.offset) if base else record)
         except InvalidEvent as error:
             refused = str(error)
+    decisions = [effect for effect in effects if isinstance(effect, Decision)]
     progress.digest = chain_digest(progress.digest, partition, record.offset, decisions)
     applied = Applied(
         agent=agent.name,
-        source=Source(topic=record.topic, partition=record.partition, offset=record.offset),
+        source=source_of(record),
         decisions=[decision.id for decision in decisions],
         state_digest=progress.digest,
     )
-    return ReducerResult(state, decisions, applied, refused)
+    refusals = [effect for effect in effects if isinstance(effect, RefusedInput)]
+    return ReducerResult(state, decisions, applied, refused, refusals)
 
 
 def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:

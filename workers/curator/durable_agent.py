@@ -304,11 +304,11 @@ class DurableAgent:
         original: Any = msgspec.structs.replace(read, topic=self.prefix + read.topic)
         await dead_letters.send(self.publisher, topics.BY_NAME[read.topic], original, reason)
 
-    async def _dead_letter_earlier(self, source: Source, event: Any) -> None:
-        """Send an earlier input to the dead letters, with the event's reason, unless the topic has lost it."""
+    async def _dead_letter_earlier(self, source: Source, reason: str) -> None:
+        """Send an earlier input to the dead letters, unless the topic has lost it."""
         topic = self.prefix + source.topic
         for record in await self.changelog.read_from(topic, source.partition, source.offset, source.offset + 1):
-            await dead_letters.send(self.publisher, topics.BY_NAME[source.topic], record, event.reason)
+            await dead_letters.send(self.publisher, topics.BY_NAME[source.topic], record, reason)
 
     async def _publish(self, steps: Sequence[tuple[JournalInput, ReducerResult]]) -> None:
         outbox: dict[str, list[Encoded]] = {}
@@ -323,8 +323,8 @@ class DurableAgent:
                     await self._dead_letter(read, f"decision {decision.id}: {error}")
                     continue
                 outbox.setdefault(decision.topic.name, []).append(record)
-                if decision.refuses is not None:
-                    await self._dead_letter_earlier(decision.refuses, decision.event)
+            for refusal in step.refusals:
+                await self._dead_letter_earlier(*refusal)
             if step.applied is not None:
                 name = f"{self.reducer.name}/{read.topic}/{read.partition}/{read.offset}"
                 record = encode(curation_log.TOPIC, step.applied, trace, name)

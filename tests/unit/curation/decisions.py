@@ -5,6 +5,7 @@
 
 import builtins
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def sum_of_integers(values: Iterable[Any], start: int = 0) -> int:
     """Return the sum of integers; raise TypeError for other numbers."""
     found = list(values)
     if not all(isinstance(value, int) for value in found):
-        raise TypeError("decisions add floats by portable_math.total: sum depends on the version of Python")
+        raise TypeError("decisions add floats by portable_math.sum_in_order: sum depends on the version of Python")
     return sum_of(found, start)
 
 
@@ -58,4 +59,4 @@ def digests() -> dict[str, dict[str, str]]:
 
 if __name__ == "__main__":
     builtins.sum = sum_of_integers  # type: ignore[assignment]
-    print(json.dumps(digests()))
+    sys.stdout.write(json.dumps(digests()))

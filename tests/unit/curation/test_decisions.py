@@ -15,7 +15,22 @@ DECIDING = [
     *(ROOT / "dart_streams/curation").rglob("*.py"),
     *(file for name in ("rules", "model", "graph") for file in ROOT.glob(f"plugins/recipes/dart_recipes/*/{name}.py")),
 ]
-NOT_FIXED = {"cos", "dist", "exp", "exp2", "expm1", "hypot", "log", "log10", "log1p", "log2", "pow", "sin", "sumprod", "tanh"}
+NOT_FIXED = {
+    "cos",
+    "dist",
+    "exp",
+    "exp2",
+    "expm1",
+    "hypot",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "pow",
+    "sin",
+    "sumprod",
+    "tanh",
+}
 
 
 def decisions(python: Path | str) -> str:

@@ -16,7 +16,7 @@ from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.feedback import FeedbackSettings, FeedbackState
 from dart_streams.curation.in_memory import Subscription
 from dart_streams.curation.recipes import bind_rules
-from dart_streams.curation.reducer import Agent, InputRecord, InvalidEvent, advance
+from dart_streams.curation.reducer import Agent, Decision, InputRecord, InvalidEvent, RefusedInput, advance
 from tests import events
 from topics.curated import CuratedGroup
 from topics.feedback import Feedback
@@ -44,13 +44,15 @@ class Reader:
         self.settings, self.rules = FeedbackSettings.of(config), bind_rules(config)
         self.state = FeedbackState()
         self.offsets = {Feedback: 0, Trajectory: 0}
+        self.refusals: list[RefusedInput] = []
 
-    def read(self, event: Any) -> list[CuratedGroup]:
+    def read(self, event: Any, at_ms: int = 0) -> list[CuratedGroup]:
         topic, offset = ("feedback" if isinstance(event, Feedback) else "trajectories"), self.offsets[type(event)]
         self.offsets[type(event)] += 1
-        record = InputRecord(topic, 0, offset, event)
-        self.state, decisions = feedback.apply(self.state, record, self.settings, self.rules)
-        return [decision.event for decision in decisions]
+        record = InputRecord(topic, 0, offset, event, at_ms=at_ms)
+        self.state, effects = feedback.apply(self.state, record, self.settings, self.rules)
+        self.refusals += [effect for effect in effects if isinstance(effect, RefusedInput)]
+        return [effect.event for effect in effects if isinstance(effect, Decision)]
 
 
 def test_a_correction_is_one_supervised_step_with_the_persons_action():
@@ -121,6 +123,7 @@ def test_feedback_on_an_episode_under_way_waits_for_its_end():
     groups = reader.read(ended())
     assert [group.feedback for group in groups] == [["f0"], ["f1"]]
     assert reader.state.counts.refused == 1 and not reader.state.waiting
+    assert [(refusal.source.offset, "has 3 actions" in refusal.reason) for refusal in reader.refusals] == [(2, True)]
     assert reader.read(ended()) == []
 
 
@@ -137,7 +140,25 @@ def test_waiting_feedback_is_bounded_and_forgotten_ones_are_counted(monkeypatch)
     for number in range(9):
         reader.read(said(number, judgement="good"))
     assert sum(map(len, reader.state.waiting.values())) == 3
-    assert reader.state.counts.forgotten == 6
+    assert reader.state.counts.forgotten == len(reader.refusals) == 6
+
+
+def test_feedback_ends_where_its_rollout_ended_long_ago_or_never_does(monkeypatch):
+    """The first is refused at once, the second after an hour in the time of the records."""
+    monkeypatch.setattr(feedback, "MOST_ROLLOUTS", 2)
+    reader = Reader()
+    for name in "abc":
+        reader.read(ended(name))
+    with pytest.raises(InvalidEvent, match="2 rollouts have ended after trajectory a"):
+        reader.read(said(0, step=0, action=CLICK, trajectory_id="a"))
+    assert reader.read(said(1, step=0, action=CLICK, trajectory_id="c"))
+    reader.read(said(2, step=0, action=CLICK, trajectory_id="never"), at_ms=1000)
+    reader.read(ended("d"), at_ms=3_601_000)
+    assert "never" in reader.state.waiting
+    reader.read(ended("e"), at_ms=3_601_001)
+    [refusal] = reader.refusals
+    assert (refusal.source.topic, refusal.source.offset) == ("feedback", 2) and "within an hour" in refusal.reason
+    assert (reader.state.waiting, reader.state.arrived, reader.state.counts.forgotten) == ({}, {}, 2)
 
 
 @pytest.mark.parametrize(

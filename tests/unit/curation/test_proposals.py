@@ -16,7 +16,7 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import proposals
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.proposals import OPEN_CHECKS, ProposalSettings, ProposalsState
-from dart_streams.curation.reducer import Decision, InputRecord, InvalidEvent
+from dart_streams.curation.reducer import Decision, InputRecord, InvalidEvent, RefusedInput
 from topics.curation_log import Source
 from topics.rollout_orders import RolloutOrder
 from topics.task_verdicts import TaskVerdict
@@ -44,13 +44,15 @@ class Reader:
         self.state = ProposalsState()
         self.settings = ProposalSettings.of(config, tasks or task_set(3))
         self.offsets = {ProposedTask: 0, Trajectory: 0}
+        self.refusals: list[RefusedInput] = []
 
     def read(self, event: Any) -> list[Decision]:
         offset = self.offsets[type(event)]
         self.offsets[type(event)] += 1
         topic = "tasks" if isinstance(event, ProposedTask) else "trajectories"
-        self.state, decisions = proposals.apply(self.state, InputRecord(topic, 0, offset, event), self.settings)
-        return decisions
+        self.state, effects = proposals.apply(self.state, InputRecord(topic, 0, offset, event), self.settings)
+        self.refusals += [effect for effect in effects if isinstance(effect, RefusedInput)]
+        return [effect for effect in effects if isinstance(effect, Decision)]
 
     def check_of(self, event: ProposedTask) -> RolloutOrder:
         [decision] = self.read(event)
@@ -72,7 +74,7 @@ def test_a_proposal_is_checked_by_its_solution_and_accepted():
         maker="test",
         trajectory_id=f"t-{order.order_id}",
     )
-    assert (decision.id, decision.refuses) == ("proposals/trajectories/0/0", None)
+    assert (decision.id, reader.refusals) == ("proposals/trajectories/0/0", [])
     assert reader.read(checked(order)) == [], "the check is repeated"
 
 
@@ -90,7 +92,7 @@ def test_a_failed_check_refuses_and_names_the_dead_letter(outcome, reward, reaso
     order = reader.check_of(proposed())
     [decision] = reader.read(checked(order, outcome, reward, reason))
     assert (decision.event.accepted, decision.event.reason) == (False, words)
-    assert decision.refuses == Source(topic="tasks", partition=0, offset=1)
+    assert reader.refusals[-1].source == Source(topic="tasks", partition=0, offset=1)
 
 
 def test_a_fault_is_checked_again_and_refuses_after_the_last_attempt():
@@ -123,7 +125,8 @@ def test_what_no_check_could_show_is_refused_at_once(fields, words):
     [decision] = reader.read(proposed(**fields))
     assert not decision.event.accepted
     assert words in decision.event.reason
-    assert (decision.id, decision.refuses) == ("proposals/tasks/0/0", Source(topic="tasks", partition=0, offset=0))
+    [(source, reason)] = reader.refusals
+    assert (decision.id, source.offset, words in reason) == ("proposals/tasks/0/0", 0, True)
     assert not reader.state.open
     with pytest.raises(InvalidEvent, match="another proposal has this id"):
         reader.read(proposed(**fields | {"maker": "another"}))

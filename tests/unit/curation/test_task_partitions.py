@@ -47,7 +47,7 @@ def decide(name: str, partition_of: Callable[[msgspec.Struct], int]) -> dict[str
         place = partition_of(event)
         record = InputRecord(agent.inputs[0].name, place, offsets[place], event)
         offsets[place] += 1
-        states[place], decisions, _, refused = advance(agent, states[place], record)
+        states[place], decisions, _, refused, _ = advance(agent, states[place], record)
         assert not refused
         decided[event.task_id] += [decision.event for decision in decisions]
     return {task: tuple(events) for task, events in decided.items()}

@@ -8,7 +8,7 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config.section import NonNegative, Optional, Positive, Share
 from dart_streams.curation.hooks import Own, Rules
-from dart_streams.curation.members import Finish, GroupMember
+from dart_streams.curation.members import Finish, GroupMember, forget_oldest
 from topics.outcomes import is_success
 from topics.trajectories import StepAction, Trajectory
 
@@ -83,8 +83,7 @@ def remember_successes(own: Own, event: object) -> None:
             key = reference_key(event.task_id, screen)
             others = [other for other in known.pop(key, []) if other != action]
             known[key] = [*others, action][-MOST_ACTIONS:]
-    for key in list(known)[: max(0, len(known) - MOST_SCREENS)]:
-        del known[key]
+    forget_oldest(known, MOST_SCREENS)
 
 
 def is_near(action: StepAction, reference: StepAction, radius_px: float) -> bool:

@@ -8,8 +8,8 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config.section import NonNegative, Optional, Positive, Share
 from dart_streams.curation.hooks import Own, Rules
-from dart_streams.curation.members import Finish, GroupMember
-from dart_streams.portable_math import interpolate_quantile, power
+from dart_streams.curation.members import Finish, GroupMember, forget_oldest
+from dart_streams.portable_math import interpolate_quantile, power_of
 from topics.trajectories import Trajectory
 
 MOST_STATES = 20_000
@@ -70,8 +70,7 @@ def remember_outcome(own: Own, event: object) -> None:
             key = state_key(event.task_id, event.screens, step)
             tally = memory.states[key] = memory.states.pop(key, Tally())
             tally.add(event.reward)
-    for key in list(memory.states)[: max(0, len(memory.states) - MOST_STATES)]:
-        del memory.states[key]
+    forget_oldest(memory.states, MOST_STATES)
     memory.recent = [*memory.recent, event.reward - task_value(memory, event.task_id)][-RECENT:]
 
 
@@ -100,7 +99,7 @@ def robust_advantages(values: Sequence[float], reward: float, discount: float) -
     It is w r + (1 - w) (V(next) + r_h - V), where w is ``discount`` to the power of the steps that follow. r_h is 0
     before the last step, whose advantage is r.
     """
-    weights = [power(discount, following) for following in reversed(range(len(values)))]
+    weights = [power_of(discount, following) for following in reversed(range(len(values)))]
     gains = [later - value for value, later in pairwise(values)]
     # The last step has no next value, and its weight is 1.
     return [w * reward + (1.0 - w) * gain for w, gain in zip(weights, [*gains, 0.0], strict=False)]

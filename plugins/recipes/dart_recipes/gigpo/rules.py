@@ -6,7 +6,7 @@ from dart_streams.config.section import NonNegative, Optional, Share
 from dart_streams.curation.advantages import EPSILON, reward_statistics
 from dart_streams.curation.hooks import Own, Rules
 from dart_streams.curation.members import Finish, GroupMember
-from dart_streams.portable_math import power
+from dart_streams.portable_math import power_of
 
 
 class Settings(Optional, frozen=True):
@@ -27,8 +27,8 @@ def relative_values(values: Sequence[float], by_deviation: bool) -> list[float]:
 
 
 def discounted_returns(rewards: Sequence[float], steps: Sequence[int], discount: float) -> list[list[float]]:
-    """Return the return of each step of each trajectory: its reward x ``discount`` to the power of the steps that follow."""
-    return [[r * power(discount, n - 1 - step) for step in range(n)] for r, n in zip(rewards, steps, strict=True)]
+    """Return each step's return, by trajectory: the reward x ``discount`` to the power of the steps that follow."""
+    return [[r * power_of(discount, n - 1 - step) for step in range(n)] for r, n in zip(rewards, steps, strict=True)]
 
 
 def returns_by_screen(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dart_streams import stateless_random
-from dart_streams.portable_math import total
+from dart_streams.portable_math import sum_in_order
 
 
 class ExplorationGraph(msgspec.Struct):
@@ -97,7 +97,7 @@ def plan_episode(graph: ExplorationGraph, actions: Sequence[str], steps: int, *n
     for screen, path in graph.paths(steps - 1).items():
         tried = graph.tries.get(screen, {})
         untried = [action for action in ranked if action not in tried][: steps - len(path)]
-        promise = total(values.get(action, 0.5) for action in untried)
+        promise = sum_in_order(values.get(action, 0.5) for action in untried)
         found = (promise, stateless_random.number("screen", *names, screen), [*path, *untried])
         if untried and (best is None or found[:2] > best[:2]):
             best = found

@@ -11,11 +11,10 @@ from msgspec import Meta
 
 from dart_streams.config.section import Count, Optional, Share
 from dart_streams.curation.hooks import Own, Rules, TaskFinish, Turn
-from dart_streams.curation.members import GroupMember
+from dart_streams.curation.members import GroupMember, forget_oldest
 from dart_streams.curation.order_tracker import format_group_id
-from dart_streams.portable_math import exp
+from dart_streams.portable_math import exp_of
 from topics.outcomes import is_success
-
 
 MOST_OPEN = 4096
 """Open groups with a rewarded rollout; of those that dispatch has given up, the oldest are forgotten."""
@@ -72,15 +71,14 @@ def count_failures(own: Own, event: object) -> None:
     if event.ends_group and group_id in memory.open:
         succeeded = memory.open.pop(group_id)
         memory.failed[event.task_id] = 0 if succeeded else memory.failed.get(event.task_id, 0) + 1
-    for group_id in list(memory.open)[: max(0, len(memory.open) - MOST_OPEN)]:
-        del memory.open[group_id]
+    forget_oldest(memory.open, MOST_OPEN)
 
 
 def failure_weight(failed: int, patience: int, cooldown: int) -> float:
     """Return the weight of a task after ``failed`` groups in a row without a success."""
     if failed < patience:
         return 1.0
-    return exp(-failed) if failed < patience + cooldown else 0.0
+    return exp_of(-failed) if failed < patience + cooldown else 0.0
 
 
 def turn_weight(own: Own, turn: Turn) -> float:

@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from dart_streams.config.tasks import page_of
-from dart_streams.portable_math import exp, log, total
+from dart_streams.portable_math import exp_of, log_of, sum_in_order
 from topics.rollout_orders import RolloutOrder
 
 WINDOW = 16
@@ -71,7 +71,7 @@ class Recent(msgspec.Struct):
     def log_odds(self, name: str) -> float:
         """Return the log odds of a success among recent outcomes, add-one smoothed; 0 without any."""
         outcomes = self.outcomes.get(name, ())
-        return log((sum(outcomes) + 1) / (len(outcomes) - sum(outcomes) + 1))
+        return log_of((sum(outcomes) + 1) / (len(outcomes) - sum(outcomes) + 1))
 
 
 def describe_task(task_id: str, max_steps: int, recent: Recent) -> Features:
@@ -83,7 +83,7 @@ def describe_task(task_id: str, max_steps: int, recent: Recent) -> Features:
         "siblings": recent.log_odds(page),
         "run": recent.log_odds(""),
         "tries": len(recent.outcomes.get(task_id, ())) / WINDOW,
-        "steps": log(1 + max_steps) / log(16),
+        "steps": log_of(1 + max_steps) / log_of(16),
         f"page {page}": 1.0,
     }
     return features | {f"word {word}": 1.0 for word in re.findall("[a-z0-9]+", page.lower())}
@@ -118,11 +118,11 @@ class Outcomes(msgspec.Struct):
 
 def log_odds_of(features: Features, *weights: Mapping[str, float]) -> float:
     """Return the log odds that a model, the sum of several ``weights``, gives to a success."""
-    return total(value * each.get(name, 0.0) for name, value in features.items() for each in weights)
+    return sum_in_order(value * each.get(name, 0.0) for name, value in features.items() for each in weights)
 
 
 def success_probability(
-    features: Features, *weights: Mapping[str, float], power: Callable[[float], float] = exp
+    features: Features, *weights: Mapping[str, float], power: Callable[[float], float] = exp_of
 ) -> float:
     """Return the probability of a success; log odds beyond 30 count as 30. ``power`` is the exponential function."""
     return 1.0 / (1.0 + power(-max(-30.0, min(30.0, log_odds_of(features, *weights)))))
@@ -134,7 +134,7 @@ def fit_weights(examples: Sequence[tuple[Features, bool]], penalty: float = 1.0)
     The loss is the sum over the examples and half the ``penalty`` x the squared weights, the bias excepted. The step is
     the inverse of the bound of its curvature.
     """
-    bound = 0.25 * total(value * value for features, _ in examples for value in features.values()) + penalty
+    bound = 0.25 * sum_in_order(value * value for features, _ in examples for value in features.values()) + penalty
     frequent = {name: 0.0 for features, _ in examples for name in features}
     weights, speed = dict(frequent), dict(frequent)
     for step in range(STEPS):

@@ -10,7 +10,7 @@ from dart_streams.config.section import NonNegative, Optional, Share
 from dart_streams.curation.advantages import step_level_advantages
 from dart_streams.curation.hooks import Own, Rules
 from dart_streams.curation.members import GroupMember
-from dart_streams.portable_math import power
+from dart_streams.portable_math import power_of
 from topics.rollout_orders import Guide, RolloutOrder
 from topics.values import Pixels, Steps
 
@@ -46,7 +46,7 @@ def future_returns(reward: float, steps: int, own_steps: Sequence[int], discount
     A recorded step cuts the return of all before it to 0: what follows it is not their doing.
     """
     cut = max(set(range(steps)) - set(own_steps), default=-1)
-    return [reward * power(discount, steps - 1 - step) if step > cut else 0.0 for step in range(steps)]
+    return [reward * power_of(discount, steps - 1 - step) if step > cut else 0.0 for step in range(steps)]
 
 
 def returns_of(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[list[float]]:
