@@ -154,7 +154,8 @@ def forget_unread(state: DispatchState, topic: str) -> None:
 def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
     """Apply a weights record.
 
-    ``consumed`` only grows within an epoch; a trainer that takes over restarts it from its checkpoint.
+    ``consumed`` only grows within an epoch; a trainer that takes over restarts it from its checkpoint. No trainer has
+    consumed more groups than were opened.
     """
     kind = classify_announcement(state.epoch, -1 if state.version is None else state.version, weights)
     if kind in IGNORED:
@@ -162,7 +163,8 @@ def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
     same_trainer, state.epoch = weights.epoch == state.epoch, weights.epoch
     if kind != "outdated":
         grows = kind == "repeated" and same_trainer
-        state.consumed = max(state.consumed, weights.groups_consumed) if grows else weights.groups_consumed
+        consumed = min(weights.groups_consumed, state.next_group)
+        state.consumed = max(state.consumed, consumed) if grows else consumed
         state.version = weights.version
 
 

@@ -32,7 +32,7 @@ from dart_streams.curation.reducer import (
     cause_id,
     source_of,
 )
-from dart_streams.curation.staleness import is_stale
+from dart_streams.curation.staleness import FollowsVersions, is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
 from topics.curation_log import Source
@@ -82,7 +82,7 @@ class FeedbackCounts(msgspec.Struct):
     shown: int = 0
 
 
-class FeedbackState(msgspec.Struct):
+class FeedbackState(FollowsVersions):
     """Ended trajectories by id, feedback that waits for its trajectory, and the ids of feedback that was applied.
 
     ``ended`` has numbers of the ids of earlier trajectories, and ``arrived`` place and time (epoch ms) of
@@ -90,7 +90,6 @@ class FeedbackState(msgspec.Struct):
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
-    newest_version: int = -1
     rollouts: dict[str, EndedRollout] = {}
     ended: dict[int, bool] = {}
     waiting: dict[str, list[Feedback]] = {}
@@ -122,10 +121,9 @@ def note_ended(
     """Note an ended trajectory, and apply the feedback that has waited for it; return what of that is refused too."""
     if trajectory.trajectory_id in state.rollouts:
         return [], []
-    if trajectory.version_max is not None:
-        state.newest_version = max(state.newest_version, trajectory.version_max)
+    known = state.follow_version(trajectory.version_max)
     credited = settings.credits_taken_over or not trajectory.person_steps
-    trainable = credited and not trajectory.untrainable
+    trainable = credited and known and not trajectory.untrainable
     rollout = state.rollouts[trajectory.trajectory_id] = EndedRollout(
         task_id=trajectory.task_id,
         purpose=trajectory.purpose,

@@ -244,10 +244,13 @@ def test_a_repeated_version_with_more_groups_consumed_makes_room():
 
 def test_a_trainer_that_took_over_counts_anew_and_the_fenced_one_no_more():
     agent = Dispatch()
+    agent.state.next_group = 50
     agent.weights(version=3, consumed=24, epoch=1)
     agent.weights(version=3, consumed=16, epoch=2)
     agent.weights(version=6, consumed=48, epoch=1)
     assert (agent.state.version, agent.state.epoch, agent.state.consumed) == (3, 2, 16), "the fenced one is not"
+    agent.weights(version=3, consumed=10**12, epoch=2)
+    assert agent.state.consumed == agent.state.next_group, "no more groups than were opened"
 
 
 @pytest.fixture

@@ -263,3 +263,16 @@ def test_a_guided_success_is_not_pooled_and_no_member_without_own_steps():
     agent.see_all(1.0, 0.0, guided=True, recorded_steps=[0])
     agent.see_all(1.0, 0.0, number=1)
     assert [stored.trajectory_id for stored in agent.state.pools["simulated/grid#0"]] == ["t1-0-0"]
+
+
+def test_a_version_far_ahead_of_all_others_makes_nothing_stale():
+    """One record of a foreign program ended training without a word; a second one of that version is believed."""
+    agent = Groups()
+    agent.see(0, 1.0, size=2, version_min=3, version_max=3)
+    agent.see(1, 1.0, size=2, version_min=3, version_max=10**9)
+    assert (agent.state.newest_version, agent.state.counts.untrainable) == (3, 1)
+    agent.see(0, 1.0, size=2, number=1, version_min=4, version_max=4)
+    assert len(agent.see(1, 0.0, size=2, number=1, version_min=3, version_max=4).members) == 2
+    for sample in range(3):
+        agent.see(sample, 1.0, size=3, number=2, version_min=9000 + sample, version_max=9000 + sample)
+    assert (agent.state.newest_version, agent.state.counts.untrainable) == (9002, 2)
