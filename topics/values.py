@@ -14,9 +14,10 @@ HEX = r"^[0-9a-f]*$(?!\n)"
 IN_A_NAME = r"^(?!/|\.\.?(/|$)|.*/(/|\.\.?(/|$)))[^\x00-\x1f\x7f]*$(?!\n)"
 """No control characters, no slash at the start, nothing empty, ``.`` or ``..`` between slashes: so a path with it stays
 below its folder."""
-Name = Annotated[str, Meta(min_length=1, max_length=512, pattern=IN_A_NAME)]
+MOST_NAME = 512
+Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME, pattern=IN_A_NAME)]
 """An id or another name, such as the key of a record."""
-NoName = Annotated[str, Meta(max_length=512, pattern=IN_A_NAME)]
+NoName = Annotated[str, Meta(max_length=MOST_NAME, pattern=IN_A_NAME)]
 """A name, or empty."""
 Digest = Annotated[str, Meta(max_length=128, pattern=HEX)]
 """A digest in hex; empty without content."""

@@ -32,7 +32,7 @@ from dart_streams.curation.reducer import (
     cause_id,
     source_of,
 )
-from dart_streams.curation.staleness import FollowsVersions, is_stale
+from dart_streams.curation.staleness import follow_version, is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
 from topics.curation_log import Source
@@ -82,7 +82,7 @@ class FeedbackCounts(msgspec.Struct):
     shown: int = 0
 
 
-class FeedbackState(FollowsVersions):
+class FeedbackState(msgspec.Struct):
     """Ended trajectories by id, feedback that waits for its trajectory, and the ids of feedback that was applied.
 
     ``ended`` has numbers of the ids of earlier trajectories, and ``arrived`` place and time (epoch ms) of
@@ -90,6 +90,8 @@ class FeedbackState(FollowsVersions):
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
+    newest_version: int = -1
+    doubted_version: int | None = None
     rollouts: dict[str, EndedRollout] = {}
     ended: dict[int, bool] = {}
     waiting: dict[str, list[Feedback]] = {}
@@ -121,7 +123,7 @@ def note_ended(
     """Note an ended trajectory, and apply the feedback that has waited for it; return what of that is refused too."""
     if trajectory.trajectory_id in state.rollouts:
         return [], []
-    known = state.follow_version(trajectory.version_max)
+    known = follow_version(state, trajectory.version_max, settings.max_staleness)
     credited = settings.credits_taken_over or not trajectory.person_steps
     trainable = credited and known and not trajectory.untrainable
     rollout = state.rollouts[trajectory.trajectory_id] = EndedRollout(

@@ -24,7 +24,7 @@ from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.members import Finish, GroupMember, PooledSuccess
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from dart_streams.curation.staleness import FollowsVersions, is_stale
+from dart_streams.curation.staleness import follow_version, is_stale
 from dart_streams.portable_math import interpolate_quantile
 from topics import curated
 from topics.curated import CuratedGroup, Member
@@ -52,11 +52,13 @@ class Counts(msgspec.Struct):
     too_large: int = 0
 
 
-class GroupsState(FollowsVersions):
+class GroupsState(msgspec.Struct):
     """Open groups, each task's pool, and the newest weight version of any trajectory."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
+    newest_version: int = -1
+    doubted_version: int | None = None
     groups: dict[int, list[Finish]] = {}
     pools: dict[str, list[PooledSuccess]] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
@@ -98,7 +100,7 @@ def finish(
         state.counts.repeated += 1
         return None
     rules.remember(state.memories, trajectory)
-    known = state.follow_version(trajectory.version_max)
+    known = follow_version(state, trajectory.version_max, settings.max_staleness)
     if reward is not None and (trajectory.untrainable or not known):
         state.counts.untrainable += 1
         # A stored success is imitated by its text, which needs no tokens.

@@ -13,6 +13,7 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import MAX_TASK_ID, TaskSet
+from dart_streams.curation.advantages import checked_reward
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.reducer import (
     AgentProgress,
@@ -156,6 +157,7 @@ def finish(state: ProposalsState, record: InputRecord, attempts: int) -> list[Ef
     proposal = state.open.get(check.task_id)
     if proposal is None or check.order_id != proposal.order_id or check.outcome == "cancelled":
         return []
+    checked_reward(check)
     if (attempt := next_attempt(check.outcome, proposal.attempt, attempts)) is not None:
         state.open[check.task_id] = msgspec.structs.replace(proposal, attempt=attempt)
         return [order_check(state.open[check.task_id])]

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dart_streams.errors import UserError
 from topics import Topic
 from topics.curation_log import Applied, Source
+from topics.values import MOST_NAME
 
 MAX_CAUSE_DIGITS = 18
 """Maximum digits of the offset in a decision's id, which then fits into 63 bits."""
@@ -124,7 +126,11 @@ def note_topic_ids(agent: Agent, state: Any, topic_ids: Mapping[str, str]) -> li
 
 
 def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
-    """Apply ``record``; a repeated one leaves the state unchanged, and ``applied`` is None."""
+    """Apply ``record``; a repeated one leaves the state unchanged, and ``applied`` is None.
+
+    A record that can't be applied is refused, whatever it raises: else it would end the curator at each start. Only the
+    error of a recipe's rule (UserError) is raised, since a person can mend that.
+    """
     progress: AgentProgress = state.progress
     partition = f"{record.topic}/{record.partition}"
     if record.offset <= progress.applied.get(partition, -1):
@@ -136,9 +142,14 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
         try:
             base = progress.bases.get(partition, 0)
             state, effects = agent.apply(state, record._replace(offset=base + record.offset) if base else record)
-        except InvalidEvent as error:
-            refused = str(error)
+        except UserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the record is at fault, and refused by name
+            refused = str(error) if isinstance(error, InvalidEvent) else f"it can't be applied: {error!r}"
     decisions = [effect for effect in effects if isinstance(effect, Decision)]
+    if (longest := max((len(decision.id) for decision in decisions), default=0)) > MOST_NAME:
+        refused = f"what is decided on it would have an id of {longest} characters, and at most {MOST_NAME} are allowed"
+        decisions = []
     progress.digest = chain_digest(progress.digest, partition, record.offset, decisions)
     applied = Applied(
         agent=agent.name,

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-
-import msgspec
+from typing import Protocol
 
 from topics.curated import CuratedGroup
 
 WINDOW = 64
 """Recent closed groups that estimate the share of curated ones: some twenty steps of the demonstration."""
-MOST_AHEAD = 1000
-"""Versions by which a trajectory may be ahead of all before it: they are made one by one, while others are played."""
 LEAST_SHARE = Fraction(1, 4)
 SHARES = [max(LEAST_SHARE, Fraction(number, WINDOW)) for number in range(WINDOW + 1)]
 """Expected share by the number of curated groups in the window."""
@@ -53,26 +50,27 @@ def curated_share(curated: Sequence[bool]) -> Fraction:
     return SHARES[WINDOW - len(recent) + sum(recent)]
 
 
-class FollowsVersions(msgspec.Struct):
-    """A state with the newest weight version of any trajectory.
+class FollowsVersions(Protocol):
+    """A state with the newest weight version of any trajectory, and one that is doubted."""
 
-    One that is far ahead is doubted until a second trajectory has about the same: a foreign record would make all
-    others stale, for good.
+    newest_version: int
+    doubted_version: int | None
+
+
+def follow_version(state: FollowsVersions, version: int | None, max_staleness: int) -> bool:
+    """Note a trajectory's newest version; return whether it can be one of this run.
+
+    One that would make all others stale is doubted until a second trajectory has about the same: after a foreign record
+    nothing would be trained on, and no version would follow.
     """
-
-    newest_version: int = -1
-    doubted_version: int | None = None
-
-    def follow_version(self, version: int | None) -> bool:
-        """Note a trajectory's newest version; return whether it can be one of this run."""
-        if version is None:
-            return True
-        doubted = self.doubted_version
-        if version - self.newest_version > MOST_AHEAD and (doubted is None or abs(version - doubted) > MOST_AHEAD):
-            self.doubted_version = version
-            return False
-        self.newest_version = max(self.newest_version, version)
+    if version is None:
         return True
+    doubted, ahead = state.doubted_version, max(1, max_staleness)
+    if version - state.newest_version > ahead and (doubted is None or abs(version - doubted) > ahead):
+        state.doubted_version = version
+        return False
+    state.newest_version = max(state.newest_version, version)
+    return True
 
 
 def is_stale(version_min: int | None, newest: int, max_staleness: int) -> bool:

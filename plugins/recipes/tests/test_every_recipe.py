@@ -63,7 +63,7 @@ def digests(circle: SimulatedCircle) -> dict[str, str]:
 def test_an_outage_changes_no_task_s_weight(name: str):
     """A rollout that is lost to a fault says nothing about the policy."""
     config = recipe_config(name)
-    tasks = TaskSet(task_set(config).pages[:1])
+    tasks = TaskSet([*task_set(config).pages[:1]])
     circle = SimulatedCircle(config, tasks, Odds(faults=1.0)).play_rounds(300)
     weight = bind_rules(config).task_weight
     for task in tasks.train:

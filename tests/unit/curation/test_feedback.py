@@ -42,7 +42,7 @@ class Reader:
     def __init__(self, **tables: Any) -> None:
         config = parse(ON | {"feedback": {"enabled": True, **tables}})
         self.settings, self.rules = FeedbackSettings.of(config), bind_rules(config)
-        self.state = FeedbackState()
+        self.state = FeedbackState(newest_version=5)
         self.offsets = {Feedback: 0, Trajectory: 0}
         self.refusals: list[RefusedInput] = []
 
@@ -99,7 +99,8 @@ def test_a_person_who_changes_the_mind_trains_the_difference_to_before():
 def test_a_judgement_of_stale_tokens_only_ends_their_imitation():
     reader = Reader()
     reader.read(ended("t", reward=1.0, outcome="success"))
-    reader.read(ended("newer", version_min=8, version_max=8))
+    for name in ("newer", "new"):
+        reader.read(ended(name, version_min=8, version_max=8))
     [group] = reader.read(said(judgement="bad"))
     assert (group.members[0].selected, group.members[0].version_min, group.is_supervised) == ([], None, False)
     assert reader.state.counts.stale == 1

@@ -172,6 +172,7 @@ def test_a_second_finish_is_ignored_also_after_its_group_has_closed():
 )
 def test_what_is_too_old_or_has_no_tokens_is_no_member_and_counted(count, fields):
     agent = Groups(max_staleness=2)
+    agent.state.newest_version = 2
     agent.see(0, 1.0, **fields)
     agent.see(1, 1.0, version_min=2, version_max=2)
     agent.see(2, 0.0, version_min=4, version_max=4)
@@ -267,12 +268,12 @@ def test_a_guided_success_is_not_pooled_and_no_member_without_own_steps():
 
 def test_a_version_far_ahead_of_all_others_makes_nothing_stale():
     """One record of a foreign program ended training without a word; a second one of that version is believed."""
-    agent = Groups()
-    agent.see(0, 1.0, size=2, version_min=3, version_max=3)
-    agent.see(1, 1.0, size=2, version_min=3, version_max=10**9)
-    assert (agent.state.newest_version, agent.state.counts.untrainable) == (3, 1)
-    agent.see(0, 1.0, size=2, number=1, version_min=4, version_max=4)
-    assert len(agent.see(1, 0.0, size=2, number=1, version_min=3, version_max=4).members) == 2
+    agent = Groups(max_staleness=2)
+    agent.see(0, 1.0, size=2, version_min=1, version_max=1)
+    agent.see(1, 1.0, size=2, version_min=3, version_max=4)
+    assert (agent.state.newest_version, agent.state.counts.untrainable) == (1, 1)
+    agent.see(0, 1.0, size=2, number=1, version_min=2, version_max=2)
+    assert len(agent.see(1, 0.0, size=2, number=1, version_min=1, version_max=2).members) == 2
     for sample in range(3):
         agent.see(sample, 1.0, size=3, number=2, version_min=9000 + sample, version_max=9000 + sample)
     assert (agent.state.newest_version, agent.state.counts.untrainable) == (9002, 2)

@@ -95,6 +95,15 @@ def test_a_failed_check_refuses_and_names_the_dead_letter(outcome, reward, reaso
     assert reader.refusals[-1].source == Source(topic="tasks", partition=0, offset=1)
 
 
+def test_a_check_that_failed_without_a_reward_is_refused():
+    """Its text needs the reward: the TypeError ended the curator at each start."""
+    reader = Reader()
+    order = reader.check_of(proposed())
+    with pytest.raises(InvalidEvent, match="outcome failure with reward None"):
+        reader.read(checked(order, "failure", None))
+    assert [decision.event.accepted for decision in reader.read(checked(order))] == [True]
+
+
 def test_a_fault_is_checked_again_and_refuses_after_the_last_attempt():
     reader = Reader()
     order = reader.check_of(proposed())
