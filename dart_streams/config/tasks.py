@@ -54,8 +54,8 @@ FETCH = (
 MAX_NAMED = 3
 """Names that an error lists."""
 
-MAX_TASKS = 1_000_000
-"""Tasks of a set, each an object in the memory of several processes."""
+MAX_TASKS = 100_000
+"""Tasks of a set: each takes some 200 bytes in the state of an agent, and a state has to fit into one record."""
 MAX_TASK_ID = 480
 """Characters of a task's id, which is part of an order's id."""
 Word = Annotated[str, Meta(min_length=1, max_length=MAX_TASK_ID, pattern=IN_A_NAME)]

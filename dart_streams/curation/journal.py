@@ -78,8 +78,8 @@ class RestoredState(msgspec.Struct):
     diverged: int | Place | None = None
 
 
-MOST_STATE_BYTES, MOST_MEMORIES_BYTES = 2**25, 2**21
-"""Largest state of a snapshot, as far as a consumer expands any batch, and the memories of recipes in it: one byte of
+MOST_STATE_BYTES, MOST_MEMORIES_BYTES = 2**26, 2**23
+"""Largest state of a snapshot, that of as many tasks as a run may have, and the memories of recipes in it: one byte of
 them may take 70 when decoded. A larger state is rebuilt from the topics."""
 
 

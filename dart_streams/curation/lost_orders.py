@@ -5,12 +5,14 @@ is lost: one of its records is gone, or one derived from them.
 """
 
 import uuid
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from dart_streams.bus.flush_barrier import Stage
+from dart_streams.curation import dispatch, proposals
 from dart_streams.curation.dispatch import DispatchState
 from dart_streams.curation.order_tracker import ENDED, OrderKey, format_group_id, format_order_id
+from dart_streams.curation.proposals import ProposalsState
 from topics import observations, rollout_budgets, rollout_orders, task_difficulty, trajectories
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -53,6 +55,16 @@ def open_orders(state: DispatchState) -> set[OpenOrder]:
         for sample, attempt in enumerate(state.orders.open.get(number, ()))
         if attempt != ENDED
     }
+
+
+def open_checks(state: ProposalsState) -> set[OpenOrder]:
+    """Return the orders of proposals' open checks."""
+    checks = [proposals.order_check(proposal).event for proposal in state.open.values()]
+    return select_fields(order for order in checks if isinstance(order, RolloutOrder))
+
+
+FINDERS: dict[str, Callable[[Any], set[OpenOrder]]] = {dispatch.NAME: open_orders, proposals.NAME: open_checks}
+"""What finds the open orders in the state of an agent, by its name."""
 
 
 def select_fields(orders: Iterable[RolloutOrder]) -> set[OpenOrder]:

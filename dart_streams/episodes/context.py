@@ -100,12 +100,17 @@ def context_refusal(folder: Path, config: Config, steps: int) -> str:
     return estimate_longest(pixels_per_token(model), config, steps).refusal(context)
 
 
+EXTENDED = {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+"""Kinds of scaling whose models state the extended context; others multiply it by their factor, as in vLLM."""
+
+
 def context_of(model: dict[str, Any]) -> int:
     """Return a model's context (tokens) from its config.json; 0 if unknown."""
     text = model.get("text_config") or model
     context = text.get("max_position_embeddings") or model.get("max_position_embeddings")
-    scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    scaling = text.get("rope_parameters") or text.get("rope_scaling")
+    scaling = scaling if isinstance(scaling, dict) and "gemma3" not in str(text.get("model_type")) else {}
+    factor = None if (scaling.get("rope_type") or scaling.get("type")) in EXTENDED else scaling.get("factor")
     return int(context * max(1.0, factor or 1.0)) if isinstance(context, int) else 0
 
 

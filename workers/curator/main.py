@@ -164,7 +164,8 @@ class DataManager(faust.App):
         offsets = await self.add_async_context(lag_reader(self.config.bus))
         barrier = FlushBarrier(offsets, log, self.config.telemetry.stall_s)
         fixed = [topic for topic in SOURCES.values() if topic is not None]
-        self.watch("order audit", OrderAudit(self.durable[-1], self.publisher, barrier).run())
+        agents = {durable.reducer.name: durable for durable in self.durable}
+        self.watch("order audit", OrderAudit(agents, self.publisher, barrier).run())
         self.watch("topics", watch_topics(self.publisher, self.used, fixed, self.topic_ids))
         for durable in self.durable:
             self.watch(f"{durable.reducer.name} owner", durable.keep_watch())

@@ -3,7 +3,7 @@
 Moved offsets, retention, a recreated topic or a refused record can lose an order's record, an observation, a trajectory
 or a derived record. A round may be interrupted anywhere; the next one starts over:
 
-1. Take dispatch's open orders, with all decisions published.
+1. Take the open orders of dispatch, and those of proposals' checks, with all decisions published.
 2. Pass a flush barrier through all stages from the order to dispatch.
 3. Orders still open at the same attempt are lost, unless another curator has taken over. Publish their finishes.
 
@@ -12,6 +12,7 @@ mistake costs one rollout.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 import structlog
 from opentelemetry import metrics
@@ -19,7 +20,7 @@ from opentelemetry import metrics
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.clock import now_ms
-from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open_orders
+from dart_streams.curation.lost_orders import FINDERS, STAGES, OpenOrder, finish_of
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import create_counter
 from topics import trajectories
@@ -32,10 +33,10 @@ log = structlog.get_logger()
 
 
 class OrderAudit:
-    """Audits the orders of ``dispatch``, the durable part of that agent."""
+    """Audits the orders of each of ``agents`` that gives some, by its name: its durable part."""
 
-    def __init__(self, dispatch: DurableAgent, publisher: Publisher, barrier: FlushBarrier) -> None:
-        self.dispatch = dispatch
+    def __init__(self, agents: Mapping[str, DurableAgent], publisher: Publisher, barrier: FlushBarrier) -> None:
+        self.agents = {name: agent for name, agent in agents.items() if name in FINDERS}
         self.publisher = publisher
         self.barrier = barrier
         self.count = create_counter(metrics.get_meter(names.METER), names.CURATOR_LOST)
@@ -57,9 +58,12 @@ class OrderAudit:
             await self._end(sorted(lost))
 
     async def _open_orders(self, *, check: bool = False) -> set[OpenOrder]:
-        """Return the open orders; none if this process does not decide on them."""
-        state = await self.dispatch.published_state(check=check)
-        return open_orders(state) if state is not None else set()
+        """Return the open orders, but for those on which this process does not decide."""
+        found = set[OpenOrder]()
+        for name, agent in self.agents.items():
+            if (state := await agent.published_state(check=check)) is not None:
+                found |= FINDERS[name](state)
+        return found
 
     async def _end(self, lost: list[OpenOrder]) -> None:
         log.warning(

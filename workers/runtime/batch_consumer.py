@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import structlog
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
 
 from dart_streams import crash_points
@@ -28,7 +28,7 @@ POLL_TIMEOUT_MS = 500
 log = structlog.get_logger()
 
 
-class BatchConsumer(abc.ABC):
+class BatchConsumer(ConsumerRebalanceListener):
     """Reads ``topic``: polls up to ``max_records``, calls :meth:`handle`, and commits every ``commit_interval_s``.
 
     Uncommitted batches are delivered again after a crash. ``settings`` are the client's.
@@ -40,19 +40,30 @@ class BatchConsumer(abc.ABC):
     def __init__(self, config: Config, worker_id: str, topic: Topic, group: str, **settings: Any) -> None:
         self.bus = config.bus
         self.group = group
+        self.name = config.bus.prefix + topic.name
         self.records = create_consumer(config.bus, topic, group=group, client_id=worker_id, **settings)
         self.stalls = StallDetector(log, f"records of {config.bus.prefix}{topic.name}", config.telemetry.stall_s)
         self.drain_s = config.run.drain_s / 2
         self.handled: dict[TopicPartition, int] = {}
+        self.revocations = 0
         self.committed_s = time.monotonic()
 
     async def __aenter__(self) -> Self:
         """Join the group; raise ServiceUnavailable if the broker does not answer."""
+        self.records.subscribe([self.name], listener=self)
         await start_within(self.records, self.bus)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.records.stop()
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        """Forget what is handled: another member may commit newer offsets, before a partition returns."""
+        self.revocations += 1
+        self.handled = {}
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        """Do nothing: uncommitted records are delivered again."""
 
     def find_lack(self) -> str:
         """Return what this member lacks to be ready: partitions."""
@@ -80,8 +91,10 @@ class BatchConsumer(abc.ABC):
         polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=self.max_records)
         self.stalls.check()
         if polled:
+            revocations = self.revocations
             source = await self.handle(polled)
-            self.handled |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
+            if revocations == self.revocations:
+                self.handled |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
             self.stalls.note_arrival(source)
         if self.handled and time.monotonic() - self.committed_s >= self.commit_interval_s:
             await self._commit()
@@ -92,6 +105,7 @@ class BatchConsumer(abc.ABC):
 
     async def _commit(self) -> None:
         """Commit the handled offsets of the assigned partitions; after a refused commit, batches are repeated."""
+        revocations = self.revocations
         await self.flush()
         offsets = self._assigned(self.handled)
         self.handled, self.committed_s = {}, time.monotonic()
@@ -103,5 +117,6 @@ class BatchConsumer(abc.ABC):
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
         except KafkaTimeoutError as error:
-            self.handled = offsets | self.handled
+            if revocations == self.revocations:
+                self.handled = offsets | self.handled
             log.warning("commit failed", reason=str(error))

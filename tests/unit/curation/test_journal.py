@@ -1,3 +1,4 @@
+import random
 import zlib
 
 import msgspec
@@ -8,8 +9,11 @@ from hypothesis import strategies as st
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode as record_of_event
 from dart_streams.config import parse
+from dart_streams.config.tasks import MAX_TASKS
+from dart_streams.curation import difficulty
 from dart_streams.curation.changelog import claim_key, entry_key, parse_key, snapshot_key
 from dart_streams.curation.journal import (
+    MOST_STATE_BYTES,
     Claim,
     Entry,
     JournalGap,
@@ -23,6 +27,7 @@ from dart_streams.curation.journal import (
 )
 from dart_streams.curation.reducer import AgentProgress, InputRecord, advance, is_repeated
 from topics import BY_NAME
+from workers.curator.changelogs import MAX_RECORD_BYTES
 
 CIRCLE = SimulatedCircle(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1)).play_rounds(120)
 
@@ -177,7 +182,7 @@ def test_a_missing_batch_and_another_state_are_noticed():
     assert restore(agent, owner.stored, 0).diverged == 2
 
 
-MEMORIES = msgspec.msgpack.encode({"memories": {"x": [[]] * 2**21}})
+MEMORIES = msgspec.msgpack.encode({"memories": {"x": [[]] * 2**23}})
 
 
 @pytest.mark.parametrize("state", [*map(zlib.compress, (bytes(300 << 20), b"\xc1", MEMORIES)), b"no state", b""])
@@ -219,3 +224,16 @@ def test_a_decision_not_newer_than_the_newest_of_its_agent_is_a_repeat(identity,
     progress = AgentProgress()
     assert not is_repeated(progress, InputRecord("rollout-budgets", 0, 0, None, "budget/task-difficulty/0/5"))
     assert is_repeated(progress, InputRecord("rollout-budgets", 0, 1, None, identity)) is repeated
+
+
+def test_the_state_of_as_many_tasks_as_a_run_may_have_fits_into_a_snapshot():
+    """Partial credit of any size can't be compressed, and a name is some thirty characters long."""
+    draw = random.Random(3)
+    rewards = [draw.random() for _ in range(difficulty.WINDOW * 64)]
+    tasks = {
+        f"miniwob/click-checkboxes#{seed}": difficulty.Finishes(draw.sample(rewards, difficulty.WINDOW), 20)
+        for seed in range(MAX_TASKS)
+    }
+    state = difficulty.DifficultyState(tasks=tasks)
+    assert len(msgspec.msgpack.encode(state)) < MOST_STATE_BYTES
+    assert len(encode(snapshot_of(1, state))) < MAX_RECORD_BYTES

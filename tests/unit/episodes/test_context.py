@@ -69,7 +69,10 @@ def test_one_token_decides():
     [
         ({"max_position_embeddings": 512}, 512),
         ({"text_config": {"max_position_embeddings": 512}, "max_position_embeddings": 9}, 512),
-        ({"max_position_embeddings": 512, "rope_scaling": {"type": "yarn", "factor": 4.0}}, 2048),
+        ({"max_position_embeddings": 512, "rope_scaling": {"type": "linear", "factor": 4.0}}, 2048),
+        ({"max_position_embeddings": 512, "rope_scaling": {"type": "yarn", "factor": 4.0}}, 512),
+        ({"max_position_embeddings": 512, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 512),
+        ({"max_position_embeddings": 512, "model_type": "gemma3_text", "rope_scaling": {"factor": 8.0}}, 512),
         ({"max_position_embeddings": 512, "rope_scaling": {"type": "mrope", "mrope_section": [1]}}, 512),
         ({"text_config": {"max_position_embeddings": 512, "rope_parameters": {"factor": 2}}}, 1024),
         ({}, 0),

@@ -97,7 +97,7 @@ class Opened(msgspec.Struct):
 
 
 class Outcomes(msgspec.Struct):
-    """Recent outcomes, each task's newest group, and the ``change`` of each weight since the run began."""
+    """Recent outcomes, each task's newest open group, and the ``change`` of each weight since the run began."""
 
     recent: Recent = msgspec.field(default_factory=Recent)
     opened: dict[str, Opened] = {}
@@ -110,10 +110,11 @@ class Outcomes(msgspec.Struct):
             features = describe_task(order.task_id, order.max_steps, self.recent)
             self.opened[order.task_id] = Opened(order.group_id, features)
 
-    def finish(self, task_id: str, success: bool) -> Features:
+    def finish(self, task_id: str, success: bool, ends_group: bool = False) -> Features:
         """Note a task's outcome; return the features of its group."""
         self.recent.add(task_id, success)
-        return self.opened[task_id].features if task_id in self.opened else {}
+        opened = self.opened.pop(task_id, None) if ends_group else self.opened.get(task_id)
+        return opened.features if opened else {}
 
 
 def log_odds_of(features: Features, *weights: Mapping[str, float]) -> float:

@@ -66,7 +66,7 @@ def learn_finish(own: Own, event: object) -> None:
     if isinstance(event, RolloutOrder):
         memory.open_group(event)
     elif isinstance(event, TaskFinish) and event.rewarded:
-        features = memory.finish(event.task_id, event.success)
+        features = memory.finish(event.task_id, event.success, event.ends_group)
         step = own.settings.rate * (event.success - success_probability(features, own.load().weights, memory.change))
         for name, value in features.items() if step else ():
             memory.change[name] = memory.change.get(name, 0.0) + step * value

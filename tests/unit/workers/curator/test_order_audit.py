@@ -6,24 +6,26 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from benchmarks.curation_world import Odds, task_set
 from dart_streams.config import parse
 from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open_orders
-from tests.unit.curation.test_lost_orders import LossyCircle, circle_of, goes_on
-from topics import trajectories
+from tests.unit.curation.test_lost_orders import LossyCircle, goes_on
+from topics import tasks, trajectories
+from topics.tasks import ProposedTask
 from workers.curator.order_audit import OrderAudit
 
 
-class Dispatch:
-    """The runner of dispatch: gives its state, or None while another curator has it."""
+class Durable:
+    """The runner of an agent: gives its state, or None while another curator has it."""
 
-    def __init__(self, circle: LossyCircle) -> None:
-        self.circle = circle
+    def __init__(self, circle: LossyCircle, name: str) -> None:
+        self.circle, self.name = circle, name
         self.looks: list[bool] = []
         self.is_owned: Callable[[], bool] = lambda: True
 
     async def published_state(self, *, check: bool = False) -> Any:
         self.looks.append(check)
-        return self.circle.states["dispatch"] if self.is_owned() else None
+        return self.circle.states[self.name] if self.is_owned() else None
 
 
 class Barrier:
@@ -43,10 +45,16 @@ class Audited:
     """A circle in which one group's orders are under way, and its audit."""
 
     def __init__(self) -> None:
-        self.circle = circle_of(11)
+        config = parse({"env": {"slots": 4, "backend": "simulated"}, "tasks": {"proposals": True}})
+        self.circle = LossyCircle(config, task_set(7), Odds(faults=0.1), 11)
         goes_on(self.circle, groups=2)
-        self.dispatch, self.barrier, self.publisher = Dispatch(self.circle), Barrier(), AsyncMock(bus=parse({}).bus)
-        self.audit = OrderAudit(self.dispatch, self.publisher, self.barrier)  # type: ignore[arg-type]
+        self.dispatch, self.barrier, self.publisher = (
+            Durable(self.circle, "dispatch"),
+            Barrier(),
+            AsyncMock(bus=config.bus),
+        )
+        agents = {name: Durable(self.circle, name) for name in ("groups", "proposals")} | {"dispatch": self.dispatch}
+        self.audit = OrderAudit(agents, self.publisher, self.barrier)  # type: ignore[arg-type]
 
     @property
     def open(self) -> set[OpenOrder]:
@@ -75,6 +83,23 @@ async def test_orders_open_after_a_barrier_are_ended_as_lost(audited: Audited):
     assert {call.kwargs["record_id"] for call in audited.publisher.publish.await_args_list} == {
         finish_of(run, order, 0).trajectory_id for order in before
     }
+
+
+async def test_a_check_whose_order_is_lost_is_made_again(audited: Audited):
+    """On Kubernetes no supervisor audits them: four lost checks would keep all later proposals waiting."""
+    circle = audited.circle
+    for number in range(6):
+        proposal = ProposedTask(task_id=f"simulated/made#{number}", max_steps=5, maker="m")
+        circle.publish(tasks.TOPIC.name, f"p{number}", proposal)
+    circle.settle()
+    circle.running = [one for one in circle.running if one[0].purpose != "check"]
+    checks = {proposal.order_id for proposal in circle.states["proposals"].open.values()}
+    assert len(checks) == 4 and checks < await audited.ended()
+    for call in audited.publisher.publish.await_args_list:
+        circle.publish(trajectories.TOPIC.name, call.kwargs["record_id"], call.args[1])
+    circle.settle()
+    again = [order for order, _ in circle.running if order.purpose == "check"]
+    assert [(order.attempt, order.task_id) for order in again] == [(1, f"simulated/made#{n}") for n in range(4)]
 
 
 async def test_what_ends_or_begins_meanwhile_is_not_lost(audited: Audited):
