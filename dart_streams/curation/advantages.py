@@ -53,7 +53,7 @@ def step_level_advantages(rewards: Sequence[float], steps: Sequence[int]) -> lis
     """Return the advantage of each trajectory's steps: (R - mean) / (sigma + 1e-6) over all steps of the group.
 
     Long failures thus weigh more than short successes. Source: DART, step-wise GRPO; unbiased as in the authors'
-    release.
+    release. A trajectory without steps, which is in neither, has 0.
     """
     mean, std = reward_statistics(rewards, steps)
-    return [(reward - mean) / (std + EPSILON) for reward in rewards]
+    return [(reward - mean) / (std + EPSILON) if n else 0.0 for reward, n in zip(rewards, steps, strict=True)]

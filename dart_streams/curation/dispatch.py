@@ -50,6 +50,8 @@ from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
 NAME = "dispatch"
+MOST_OF_BASE = 8
+"""Rollouts of a group, in times of ``curation.budget.base``: a foreign budget would order 65,536 at once."""
 
 
 class OpenGroup(msgspec.Struct, frozen=True):
@@ -174,7 +176,8 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettin
     if task is None and (budget.task_id in settings.limits_of_tasks or budget.task_id in state.accepted):
         task = state.tasks[budget.task_id] = TaskState()
     if task is not None:
-        task.rollouts, task.max_steps = budget.rollouts, budget.max_steps
+        task.rollouts = min(budget.rollouts, MOST_OF_BASE * settings.config.curation.budget.base)
+        task.max_steps = budget.max_steps
     cause = budget.cause
     key, outcome, success = parse_order_id(cause.order_id), cause.outcome, cause.outcome == "success"
     if cause.starts:

@@ -256,8 +256,8 @@ def shaped_rewards(members: Sequence[GroupMember], memories: Memories, rules: Ru
 
 
 def has_signal(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> bool:
-    """Return whether the rewards differ."""
-    return len(set(rewards)) > 1
+    """Return whether the rewards of members with steps of the policy differ: no other has a gradient."""
+    return len({reward for member, reward in zip(members, rewards, strict=True) if member.own}) > 1
 
 
 def selected_steps(own: Own, online: Sequence[Finish]) -> list[list[int]]:

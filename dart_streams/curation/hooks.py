@@ -119,7 +119,8 @@ class Rules(NamedTuple):
     success_rate: Callable[[Any, Sequence[float]], float | None] = DEFAULT
     """(rewards): a task's success rate from the rewards of its recent finishes, oldest first."""
     rollouts: Callable[[Any, TaskDifficulty], tuple[int, str]] = DEFAULT
-    """(difficulty): the rollouts of a task's next group, and the reason as text."""
+    """(difficulty): the rollouts of a task's next group, and the reason as text. Dispatch orders at most eight times
+    ``curation.budget.base``."""
     step_limit: Callable[[Any, TaskDifficulty, int], tuple[int, str]] = DEFAULT
     """(difficulty, limit): the step limit of a rollout, at most the task's ``limit``, and the reason as text."""
     eligible_tasks: Callable[[Any, int, dict[str, int], tuple[str, ...]], tuple[str, ...]] = DEFAULT

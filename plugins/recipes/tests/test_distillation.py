@@ -12,6 +12,7 @@ from console.launch.services.daemon import free_port
 from dart_recipes.distillation import teacher, training
 from dart_recipes.distillation.rules import Settings
 from dart_recipes.distillation.teacher import Teacher, UnusableTeacher
+from dart_streams.curation.members import PooledSuccess
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.rule_results import RuleFailed
 from dart_streams.deadline import Deadline
@@ -185,5 +186,6 @@ def test_groups_of_equal_rewards_are_distilled_too():
         for group in groups_in(played(recipe_config("distillation")))
     ]
     assert any(equal) and not all(equal)
-    assert bind_rules(recipe_config("distillation")).keep_group({}, [], [0.0, 0.0])
-    assert not bind_rules(recipe_config("dart")).keep_group({}, [], [0.0, 0.0])
+    members = [PooledSuccess("t", "g000000/0/0", 0.0, 1)] * 2
+    assert bind_rules(recipe_config("distillation")).keep_group({}, members, [0.0, 0.0])
+    assert not bind_rules(recipe_config("dart")).keep_group({}, members, [0.0, 0.0])

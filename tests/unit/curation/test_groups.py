@@ -277,3 +277,16 @@ def test_a_version_far_ahead_of_all_others_makes_nothing_stale():
     for sample in range(3):
         agent.see(sample, 1.0, size=3, number=2, version_min=9000 + sample, version_max=9000 + sample)
     assert (agent.state.newest_version, agent.state.counts.untrainable) == (9002, 2)
+
+
+def test_a_rollout_without_steps_gives_no_signal_and_has_no_advantage():
+    """Its advantage was -1,000,000, and its group took a place in a step without a gradient."""
+    none = {"steps": 0, "step_entropies": []}
+    agent = Groups()
+    agent.see(0, 1.0, size=3)
+    agent.see(1, 0.0, size=3, **none)
+    assert agent.see(2, 1.0, size=3) is None and agent.state.counts.equal == 1
+    agent.see(0, 1.0, size=3, number=1)
+    agent.see(1, 0.0, size=3, number=1, **none)
+    group = agent.see(2, 0.5, size=3, number=1, outcome="failure")
+    assert [round(member.advantage, 2) for member in group.members] == [0.87, 0.0, -0.87]
