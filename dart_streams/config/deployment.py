@@ -17,7 +17,11 @@ from dart_streams.config.section import AboveZero, NonNegative, Optional, Sectio
 from dart_streams.config.tracker import Tracker
 from dart_streams.config.trainer import Trainer
 from dart_streams.config.workload import Workload
-from topics.values import GroupSize, Sampling, Temperature, Version
+from topics.values import GroupSize, Sampling, Version
+
+LEAST_TEMPERATURE = 0.01
+PlayedTemperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
+"""A temperature that engines sample with; the contract's bounds are wider, so that old records decode."""
 
 
 class Run(Section, frozen=True):
@@ -64,10 +68,19 @@ class Evaluation(Section, frozen=True):
 
     episodes: GroupSize = 240
     """Rollouts of an evaluation; 0: no evaluation."""
-    temperatures: Annotated[tuple[Temperature, ...], msgspec.Meta(min_length=1)] = (1.0,)
-    """Sampling temperatures; 0 is greedy. The first is the report's; the others play each task once."""
+    temperatures: Annotated[tuple[PlayedTemperature, ...], msgspec.Meta(min_length=1)] = (1.0,)
+    """Sampling temperatures from 0.01 to 2; 0 is greedy. The first is the report's; the others play each task once."""
     timeout_s: AboveZero = 300.0
     """Time that an evaluation may take."""
+
+    def __post_init__(self) -> None:
+        """Refuse temperatures that engines raise."""
+        for temperature in self.temperatures:
+            if 0 < temperature < LEAST_TEMPERATURE:
+                raise ValueError(
+                    f"temperatures has {temperature:g}, which engines raise to {LEAST_TEMPERATURE}: set that, or 0 "
+                    "for greedy answers"
+                )
 
 
 class Telemetry(Section, frozen=True):

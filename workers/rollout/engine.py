@@ -1,9 +1,12 @@
 """Interface of generation engines."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
+from dart_streams.errors import UserError
 from topics.action_requests import ActionRequest
 from topics.values import VersionSpan
 from topics.weights import WeightVersion
@@ -22,6 +25,20 @@ class LoadFault(Exception):
 
 class EngineDead(Exception):
     """The engine failed for good; the process ends and its supervisor restarts it."""
+
+
+@contextlib.contextmanager
+def request_boundary(*of_engine: type[Exception]) -> Iterator[None]:
+    """Raise as :class:`EngineFault` what the work for one request raises, but for errors of the whole engine."""
+    passing: tuple[type[Exception], ...] = (EngineFault, EngineDead, *of_engine)
+    try:
+        yield
+    except passing:
+        raise
+    except UserError as error:
+        raise EngineFault(str(error)) from error
+    except Exception as error:
+        raise EngineFault(f"{type(error).__name__}: {error}") from error
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

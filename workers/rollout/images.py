@@ -9,15 +9,11 @@ from typing import Any
 import msgspec
 from opentelemetry import metrics
 
-from dart_streams.policy.probe import ParityFault
 from dart_streams.store import MissingBlob
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
 from topics.values import BlobRef
 from workers.rollout.engine import EngineFault
-
-UNUSABLE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, ParityFault)
-"""Errors of decoders and processors for a picture they do not accept; they fail the request only."""
 
 prepared = ObservedCounter(metrics.get_meter(names.METER), names.ROLLOUT_SCREENSHOTS)
 
@@ -69,8 +65,8 @@ class ImageCache:
     def _make(self, ref: BlobRef, data: bytes) -> EncodedImage:
         try:
             return self.encode(data)
-        except UNUSABLE as error:
-            raise EngineFault(f"blob {ref.sha256[:12]}… is not a usable image: {error}") from None
+        except Exception as error:
+            raise EngineFault(f"blob {ref.sha256[:12]}… is not a usable image: {error}") from error
 
     def _store(self, sha256: str, image: EncodedImage) -> None:
         if sha256 not in self._cache:

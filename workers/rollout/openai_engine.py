@@ -30,8 +30,8 @@ from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightVersion
 from workers.rollout import openai_chat
-from workers.rollout.engine import Engine, EngineFault, Generation, LoadFault
-from workers.rollout.openai_endpoint import ChatEndpoint, EndpointRefused, RequestRejected
+from workers.rollout.engine import Engine, EngineFault, Generation, LoadFault, request_boundary
+from workers.rollout.openai_endpoint import ChatEndpoint, RequestRejected
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Prompt, Renderer
@@ -87,10 +87,8 @@ class OpenaiEngine(Engine):
         except MissingBlob as error:
             raise EngineFault(str(error)) from None
         fetch_ms = (time.perf_counter() - started) * 1000
-        try:
+        with request_boundary():
             generation = await self._ask(request.turns, blobs, request.sampling, deadline)
-        except EndpointRefused as refusal:
-            raise EngineFault(str(refusal)) from None
         return msgspec.structs.replace(generation, fetch_ms=fetch_ms)
 
     async def load(self, version: WeightVersion) -> float:

@@ -22,7 +22,7 @@ from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
 from topics.values import VersionSpan
 from topics.weights import WeightVersion
-from workers.rollout.engine import Engine, Generation
+from workers.rollout.engine import Engine, Generation, request_boundary
 
 VOCABULARY = 1024
 """Upper bound of synthetic token ids."""
@@ -60,7 +60,8 @@ class ScriptedEngine(Engine):
             await self.pauses.work(self._duration_s(request.request_id))
         finally:
             self.in_flight -= 1
-        text = self.answer(request)
+        with request_boundary():
+            text = self.answer(request)
         own = [token_of(piece) for piece in PIECES.findall(text)]
         tokens = request.recorded.tokens or own if request.recorded else own
         logprobs, entropies = synthetic_distributions(request.request_id, len(tokens))

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 import torch
 from vllm import EngineArgs, SamplingParams
-from vllm.exceptions import VLLMClientError
+from vllm.exceptions import VLLMServerError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -30,7 +30,7 @@ from dart_streams.policy.shared_tensors import TensorPlace
 from dart_streams.policy.staged_weights import second_set_place, vllm_utilization
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
-from workers.rollout.engine import EngineFault, Generation
+from workers.rollout.engine import EngineFault, Generation, request_boundary
 from workers.rollout.images import EncodedImage
 from workers.rollout.vllm_caches import EngineCaches
 from workers.rollout.vllm_rank import BANNED_TOKENS, ENTROPIES, SHARED_MEMORY, unname_queues
@@ -124,13 +124,23 @@ class VllmCore:
         return self.llm.has_unfinished_requests()
 
     def add(self, request: EngineRequest) -> None:
-        """Add a request; raise :class:`~workers.rollout.engine.EngineFault` if vLLM rejects it."""
-        key, sampling = next(self._keys), request.sampling
+        """Add a request; if it can't be, its future has the fault."""
+        key = next(self._keys)
         request.first_token_s = 0.0
-        params = SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
+        try:
+            with request_boundary(VLLMServerError):
+                inputs = vllm_images.prompt_inputs(request.prompt, request.images, self.renderer.placeholder)
+                request.internal_id = self.llm.add_request(key, inputs, self._parameters(request, key))
+        except EngineFault as fault:
+            request.future.set_exception(fault)
+        else:
+            self.requests[key] = request
+
+    def _parameters(self, request: EngineRequest, key: str) -> SamplingParams:
+        return SamplingParams(
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            max_tokens=request.sampling.max_tokens,
             stop_token_ids=[self.renderer.eos],
             logprobs=0 if request.scored is None else 1,
             logprob_token_ids=None if request.scored is None else [request.scored],
@@ -139,13 +149,6 @@ class VllmCore:
             extra_args={ENTROPIES: key},
             skip_clone=True,
         )
-        try:
-            request.internal_id = self.llm.add_request(
-                key, vllm_images.prompt_inputs(request.prompt, request.images, self.renderer.placeholder), params
-            )
-        except (ValueError, VLLMClientError) as error:
-            raise EngineFault(str(error)) from None
-        self.requests[key] = request
 
     def step(self) -> None:
         """Generate one token for every request in flight; resolve finished requests."""
@@ -161,10 +164,13 @@ class VllmCore:
         self.dropped = []
         for output, of_tokens in zip(outputs, entropies, strict=True):
             request = self.requests.pop(output.request_id)
-            if (fault := cut_short(request, output)) is not None:
+            try:
+                with request_boundary():
+                    generation = generation_of(request, output, of_tokens)
+            except EngineFault as fault:
                 request.future.set_exception(fault)
             else:
-                request.future.set_result(generation_of(request, output, of_tokens))
+                request.future.set_result(generation)
 
     def generated(self, request: EngineRequest) -> int:
         """Return how many tokens a request in flight has."""
@@ -206,19 +212,23 @@ class VllmCore:
         return (time.perf_counter() - started) * 1000
 
 
-def cut_short(request: EngineRequest, output: Any) -> EngineFault | None:
-    """Return the fault of an answer cut by the context, which says nothing about the policy; None otherwise."""
+def refuse_cut(request: EngineRequest, output: Any) -> None:
+    """Raise EngineFault for an answer cut by the context, which says nothing about the policy."""
     completion, most = output.outputs[0], request.sampling.max_tokens
     if completion.finish_reason != "length" or len(completion.token_ids) >= most:
-        return None
-    return EngineFault(
+        return
+    raise EngineFault(
         f"the context is full after {len(completion.token_ids)} tokens of {most}, with a prompt of "
         f"{len(output.prompt_token_ids)}: set smaller policy.max_images, policy.max_texts or policy.max_tokens"
     )
 
 
 def generation_of(request: EngineRequest, output: Any, entropies: Mapping[int, float]) -> Generation:
-    """Return vLLM's ``RequestOutput``, with entropies (nats) by token index, as a generation without text."""
+    """Return vLLM's ``RequestOutput``, with entropies (nats) by token index, as a generation without text.
+
+    Raises EngineFault if the context cut it.
+    """
+    refuse_cut(request, output)
     completion = output.outputs[0]
     tokens = list(completion.token_ids) if request.scored is None else [request.scored]
     spans = completion.weight_versions

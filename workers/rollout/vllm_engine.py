@@ -35,7 +35,7 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
 from topics.values import Sampling, VersionSpan
 from topics.weights import WeightVersion
-from workers.rollout.engine import Engine, EngineDead, EngineFault, Generation, LoadFault, Recalled
+from workers.rollout.engine import Engine, EngineDead, EngineFault, Generation, LoadFault, Recalled, request_boundary
 from workers.rollout.generated_answers import GeneratedAnswers
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore, refuse_ranks
@@ -195,10 +195,7 @@ class EngineThread:
 
     def _admit(self, core: VllmCore) -> None:
         for request in self._gathered:
-            try:
-                core.add(request)
-            except EngineFault as fault:
-                request.future.set_exception(fault)
+            core.add(request)
         self._gathered.clear()
 
     def _abort(self, core: VllmCore, request: EngineRequest) -> None:
@@ -294,17 +291,20 @@ class VllmEngine(Engine):
         if self.thread is None:
             raise EngineFault("the engine has not started")
         recorded = request.recorded or None
-        brought = {self.renderer.text(tokens): tokens for tokens in recorded.before} if recorded else {}
-        prompt = self.renderer.prompt(request.turns, brought if recorded else self.answers.of(request.trajectory_id))
+        with request_boundary():
+            brought = {self.renderer.text(tokens): tokens for tokens in recorded.before} if recorded else {}
+            shown = brought if recorded else self.answers.of(request.trajectory_id)
+            prompt = self.renderer.prompt(request.turns, shown)
         images, fetch_ms = await self.images.get(prompt.images)
         if recorded and recorded.tokens:
             generation = await self.thread.score(prompt, images, request.sampling, recorded.tokens)
         else:
             generation = await self.thread.generate(prompt, images, request.sampling)
-        text = self.renderer.text(generation.tokens)
-        if recorded is None:
-            self.answers.add(request.trajectory_id, text, generation.tokens)
-        recalled = compare_history(self.renderer, self.config.policy.dialect.build(), generation.tokens, text)
+        with request_boundary():
+            text = self.renderer.text(generation.tokens)
+            if recorded is None:
+                self.answers.add(request.trajectory_id, text, generation.tokens)
+            recalled = compare_history(self.renderer, self.config.policy.dialect.build(), generation.tokens, text)
         return msgspec.structs.replace(generation, text=text, fetch_ms=fetch_ms, recalled=recalled)
 
     async def load(self, version: WeightVersion) -> float:

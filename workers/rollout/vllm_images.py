@@ -17,6 +17,7 @@ from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
 from dart_streams import pictures
 from dart_streams.policy.probe import ParityFault
 from dart_streams.policy.rendering import Prompt, Renderer
+from workers.rollout.engine import EngineFault
 from workers.rollout.images import EncodedImage
 
 
@@ -54,7 +55,12 @@ class ImageEncoder:
 
 
 def prompt_inputs(prompt: Prompt, images: Sequence[EncodedImage], placeholder: int) -> MultiModalInput | TokensInput:
-    """Return a prompt as vLLM's preprocessing would, with each image's tokens and inputs at its placeholder."""
+    """Return a prompt as vLLM's preprocessing would, with each image's tokens and inputs at its placeholder.
+
+    Raises EngineFault if it has another number of placeholders.
+    """
+    if (shown := prompt.token_ids.count(placeholder)) != len(images):
+        raise EngineFault(f"the prompt has {shown} places of images, and {len(images)} images")
     if not images:
         return tokens_input(prompt.token_ids)
     token_ids: list[int] = []
