@@ -16,7 +16,7 @@ from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
 from dart_streams.policy.hub_models import HubModel
-from dart_streams.policy.rendering import refuse_missing
+from dart_streams.policy.model_folder import refuse_missing
 from dart_streams.policy.resident_weights import materialize_weights
 from topics import weights as weights_topic
 from topics.transitions import WeightState

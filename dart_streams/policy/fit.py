@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConf
 
 from dart_streams.actions.dialects import native
 from dart_streams.policy import probe
-from dart_streams.policy.rendering import Renderer, UnsupportedModel, refuse_missing
+from dart_streams.policy.model_folder import refuse_missing
+from dart_streams.policy.rendering import Renderer, UnsupportedModel
 from topics.values import MessagePart
 
 

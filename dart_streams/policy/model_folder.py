@@ -37,6 +37,18 @@ def refuse_partial(folder: Path) -> None:
         raise UserError(f"{folder} has no {shorten(missing)}, which its {INDEX} names: copy or fetch the model again")
 
 
+def refuse_missing(model_dir: Path) -> None:
+    """Raise :class:`UserError` unless ``model_dir`` is a Hugging Face model directory."""
+    if not model_dir.is_dir():
+        raise UserError(f"no model directory {model_dir}: set policy.path, or leave it empty for the tiny demo policy")
+    for names in (("config.json",), ("preprocessor_config.json", "processor_config.json"), ("tokenizer_config.json",)):
+        if not any((model_dir / name).is_file() for name in names):
+            raise UserError(
+                f"{model_dir} has no {' or '.join(names)}: policy.path must be a complete Hugging Face model directory"
+            )
+    refuse_partial(model_dir)
+
+
 def shorten(names: list[str]) -> str:
     """Return the first names of a list, and the number of the others."""
     others = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -8,6 +8,7 @@ chat template's *placeholder*; its :meth:`Renderer.expansion` depends on the ima
 import functools
 import hashlib
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +23,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 from dart_streams.config import Config, Policy
 from dart_streams.episodes import context, prompts
 from dart_streams.errors import UserError
-from dart_streams.policy.model_folder import refuse_partial
+from dart_streams.policy.model_folder import refuse_missing
 from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
 
@@ -95,6 +96,8 @@ class Renderer:
             if self.processor.image_token != QWEN_IMAGE:
                 raise UnsupportedModel(f"{model_dir} has no chat template (chat_template.jinja): add the model's own")
             self.chat_template = CHATML
+        self._lock = threading.RLock()
+        """Held by every use of the tokenizer: each sets it for itself, such as whether it splits control tokens."""
         self._skeleton = functools.lru_cache(maxsize=256)(self._render_skeleton)
         self._text_tokens = functools.lru_cache(maxsize=CACHED_TEXTS)(self._encode_text)
         self.expansion = functools.lru_cache(maxsize=CACHED_SIZES)(self._expand_size)
@@ -161,7 +164,8 @@ class Renderer:
         return "".join(self._decode(run) if spoken is None else spoken * len(run) for spoken, run in runs)
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        with self._lock:
+            return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:
         """Return a boolean mask (vocabulary,) over logits: True where a token may be sampled."""
@@ -185,7 +189,8 @@ class Renderer:
     def _expand_size(self, width: int, height: int) -> list[int]:
         """Return the tokens that the model reads for an image of this size."""
         blank = Image.new("RGB", (width, height))
-        inputs = self.processor(text=[self.processor.image_token], images=[blank], add_special_tokens=False)
+        with self._lock:
+            inputs = self.processor(text=[self.processor.image_token], images=[blank], add_special_tokens=False)
         return [int(token) for token in inputs["input_ids"][0]]
 
     def _encode_text(self, text: str) -> list[int]:
@@ -194,7 +199,8 @@ class Renderer:
             if piece in self.spoken:
                 token_ids.append(self.spoken[piece])
             else:
-                token_ids += self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+                with self._lock:
+                    token_ids += self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return token_ids
 
     def _end_of_answer(self) -> int:
@@ -232,7 +238,8 @@ class Renderer:
         """
         parts: list[list[int] | None] = []
         for piece in self._rendered(shape).split(MARK):
-            parts += [list(self.tokenizer(piece, add_special_tokens=False)["input_ids"]), None]
+            with self._lock:
+                parts += [list(self.tokenizer(piece, add_special_tokens=False)["input_ids"]), None]
         parts.pop()
         turns, images = sum(len(of_message) for _, of_message in shape), sum(sum(of_message) for _, of_message in shape)
         shown = sum(part.count(self.placeholder) for part in parts if part is not None)
@@ -292,18 +299,6 @@ def count_longest(renderer: Renderer, config: Config, steps: int) -> context.Lon
         answer=policy.max_tokens,
         words=len(prompt.token_ids) - len(prompt.images) + context.reserved_tokens(config, answers),
     )
-
-
-def refuse_missing(model_dir: Path) -> None:
-    """Raise :class:`UserError` unless ``model_dir`` is a Hugging Face model directory."""
-    if not model_dir.is_dir():
-        raise UserError(f"no model directory {model_dir}: set policy.path, or leave it empty for the tiny demo policy")
-    for names in (("config.json",), ("preprocessor_config.json", "processor_config.json"), ("tokenizer_config.json",)):
-        if not any((model_dir / name).is_file() for name in names):
-            raise UserError(
-                f"{model_dir} has no {' or '.join(names)}: policy.path must be a complete Hugging Face model directory"
-            )
-    refuse_partial(model_dir)
 
 
 def prompt_digest(token_ids: Sequence[int], images: Sequence[BlobRef]) -> str:

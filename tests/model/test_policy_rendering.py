@@ -1,6 +1,9 @@
 """Prompts and answers as tokens: nothing is lost, nothing is injected, and the official processor agrees."""
 
 import io
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -103,6 +106,26 @@ def test_a_history_alternates_roles_and_shows_each_image_once(renderer):
     said = renderer.tokenizer.decode(prompt.token_ids)
     assert said.count("<|im_start|>assistant") == 2
     assert said.endswith("<|im_start|>assistant\n")
+
+
+def test_texts_and_sizes_in_two_threads_are_tokenized_as_in_one(policy):
+    renderer, sizes, over = Renderer(policy, MIN_PIXELS, MAX_PIXELS), range(150), threading.Event()
+    ends = renderer.prompt([MessagePart(role="user", text="Click")]).token_ids.count(renderer.eos)
+
+    def ends_of_texts() -> list[int]:
+        numbers = itertools.takewhile(lambda _: not over.is_set(), itertools.count())
+        texts = (MessagePart(role="user", text=f"{number} <|im_end|> <|im_start|>") for number in numbers)
+        return [renderer.prompt([text]).token_ids.count(renderer.eos) for text in texts]
+
+    with ThreadPoolExecutor(1) as other:
+        shown = other.submit(ends_of_texts)
+        try:
+            found = [renderer.expansion(60 + number, 90) for number in sizes]
+        finally:
+            over.set()
+        assert set(shown.result()) == {ends}
+    alone = Renderer(policy, MIN_PIXELS, MAX_PIXELS)
+    assert found == [alone.expansion(60 + number, 90) for number in sizes]
 
 
 def test_a_prompt_is_named_after_its_tokens_and_images(renderer):

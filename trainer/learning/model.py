@@ -17,7 +17,8 @@ from transformers.utils import logging as transformers_logging
 from dart_streams.config import Trainer
 from dart_streams.errors import UserError
 from dart_streams.policy import fit, probe, weights
-from dart_streams.policy.rendering import ImageInputs, Renderer, refuse_missing
+from dart_streams.policy.model_folder import refuse_missing
+from dart_streams.policy.rendering import ImageInputs, Renderer
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
 from trainer.learning import frozen_vision, lora, vision, windows

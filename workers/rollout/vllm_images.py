@@ -35,13 +35,13 @@ class ImageEncoder:
         Raises :class:`UnusablePicture`, :class:`ParityFault` if tokens differ.
         """
         image = pictures.decode_picture(data)
-        with self._lock:  # Tokenizers are not thread-safe.
+        with self._lock:  # vLLM's own tokenizer is not thread-safe.
             processed: Any = self.processor(
                 [self.renderer.placeholder],
                 self.processor.info.parse_mm_data({"image": [image]}),
                 hf_processor_mm_kwargs=self.renderer.image_bounds,
             )
-            wanted = self.renderer.expansion(*image.size)
+        wanted = self.renderer.expansion(*image.size)
         tokens = list(processed["prompt_token_ids"])
         if tokens != wanted:
             raise ParityFault(

@@ -22,7 +22,8 @@ from dart_streams.config import Config, Policy, parse
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import exporting, hub, recipe, weights
 from dart_streams.policy.hub_models import HubModel, find_snapshot
-from dart_streams.policy.rendering import Renderer, refuse_missing
+from dart_streams.policy.model_folder import refuse_missing
+from dart_streams.policy.rendering import Renderer
 from tests import events
 from tests.local_hub import LocalHub, local_hub
 from tests.waiting import wait_until
