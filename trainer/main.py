@@ -49,6 +49,7 @@ from trainer.checkpoint_store import CheckpointStore
 from trainer.data.batch_builder import BatchBuilder, BatchFeed
 from trainer.data.consumer import CuratedConsumer, resumed_position
 from trainer.data.prefetch import GroupReader, Prefetcher
+from trainer.data.shares import StepShares
 from trainer.hooks import bind_training
 from trainer.learning.learner import Learner
 from trainer.loop import Loop, Rank0Outputs
@@ -165,7 +166,8 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
             return stop.is_set() or ended.is_set()
 
         reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count, rules.score, is_stopped)
-        prefetcher = Prefetcher(reader.read)
+        shares = StepShares(ranks.rank, ranks.count, config.trainer.groups_per_step)
+        prefetcher = Prefetcher(reader.read, shares if ranks.count > 1 else None)
         life.callback(prefetcher.close)
         life.callback(ended.set)  # Before the prefetcher closes: groups that it reads wait for no scores then.
         builder, outputs = None, None
@@ -249,7 +251,8 @@ def start_builder(
     ahead: deque[CuratedGroup] = deque(maxlen=PREFETCH_STEPS * size)
 
     def on_group(group: CuratedGroup) -> None:
-        prefetcher.want(group)
+        if prefetcher.shares is None:  # Otherwise all ranks read what a plan names, in its order.
+            prefetcher.want(group)
         ahead.append(group)
 
     position = resumed_position(config.bus, state.position)

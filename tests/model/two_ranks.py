@@ -17,7 +17,8 @@ from dart_streams.policy.rendering import Renderer
 from tests.model.forkserver import run_ranks
 from trainer.data.distinct import count_distinct
 from trainer.data.rows import RowKinds
-from trainer.data.samples import ReadyGroup, select, share
+from trainer.data.samples import ReadyGroup, select
+from trainer.data.shares import share
 from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step, supported_rows
 from trainer.learning.learner import Learner
@@ -29,7 +30,7 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     made = maker.group(index)
     limits = maker.config.policy
     group = sft_group("imitate", successes_of([made.group])) if to_imitate else made.group
-    members = share(group, ranks.rank, ranks.count)
+    [members] = share([group], ranks.rank, [0] * ranks.count)
     selection = select(group, members, made.observations, maker.renderer, limits)
     return ReadyGroup(
         group=group,

@@ -177,10 +177,10 @@ class BatchFeed:
         return self._batch(plan.position) if plan.groups else Batch(position=plan.position)
 
     def _gather(self, plan: BatchPlan) -> None:
-        for group in plan.ahead:
-            self.prefetcher.want(group)
+        self.prefetcher.want_arrived([*plan.ahead, *plan.groups, *plan.beside])
         for group in plan.dropped:
             self.prefetcher.forget(group)
+        self.prefetcher.leave_out(len(plan.beside))
         taken = [self.prefetcher.take(group) for group in plan.groups]
         self._beside += [self.prefetcher.take(group) for group in plan.beside]
         self._gathered.groups += taken

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from dart_streams import pictures
+from dart_streams import pictures, stateless_random
 from dart_streams.clock import since_ms
 from dart_streams.config import Policy
 from dart_streams.store import MissingBlob
-from topics.curated import CuratedGroup
+from topics.curated import CuratedGroup, Member
 from topics.observations import Observation
 from topics.values import BlobRef
 from trainer.data.distinct import count_distinct
-from trainer.data.samples import MISSING_BLOB, UNUSABLE_IMAGE, ReadyGroup, Selection, select, share
+from trainer.data.samples import MISSING_BLOB, UNUSABLE_IMAGE, ReadyGroup, Selection, select
 from trainer.data.scores import Score, ScoreRequest, add_scores
+from trainer.data.shares import StepShares, share
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
@@ -55,10 +56,15 @@ class GroupReader:
     stopped: Callable[[], bool] = bool
     """Whether the trainer is to end: then nothing waits for scores."""
 
-    def read(self, group: CuratedGroup) -> ReadyGroup:
-        """Return the trainable samples of a group; refused steps are counted and logged with an example."""
+    def read(self, group: CuratedGroup, members: Sequence[Member] | None = None) -> ReadyGroup:
+        """Return the trainable samples of a group; refused steps are counted and logged with an example.
+
+        Without ``members`` they are this rank's share of the group alone, in which a hash picks the first rank.
+        """
         started = time.perf_counter()
-        members = share(group, self.rank, self.ranks)
+        if members is None:
+            turned = (self.rank + stateless_random.number("share", group.group_id)) % self.ranks
+            [members] = share([group], turned, [0] * self.ranks)
         steps = self.store.steps_many([member.trajectory_id for member in members])
         selection = select(group, members, steps, self.renderer, self.policy)
         images = self._images(selection)
@@ -96,10 +102,14 @@ class GroupReader:
 
 
 class Prefetcher:
-    """Reads groups in a background thread, in request order."""
+    """Reads groups in a background thread, in request order.
 
-    def __init__(self, read: Callable[[CuratedGroup], ReadyGroup]) -> None:
+    With ``shares`` all ranks make the same calls in the same order: then arriving groups are shared as those say.
+    """
+
+    def __init__(self, read: Callable[..., ReadyGroup], shares: StepShares | None = None) -> None:
         self._read = read
+        self.shares = shares
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ready: dict[str, Future[ReadyGroup]] = {}
         self._lock = threading.Lock()
@@ -109,6 +119,17 @@ class Prefetcher:
         with self._lock:
             if group.group_id not in self._ready:
                 self._ready[group.group_id] = self._pool.submit(self._read, group)
+
+    def want_arrived(self, groups: Iterable[CuratedGroup]) -> None:
+        """Start to read groups for the next steps, in the order of their arrival, unless already requested."""
+        if self.shares is None:
+            for group in groups:
+                self.want(group)
+            return
+        with self._lock:
+            new = list({one.group_id: one for one in groups if one.group_id not in self._ready}.values())
+            for group, members in zip(new, self.shares.plan(new), strict=True):
+                self._ready[group.group_id] = self._pool.submit(self._read, group, members)
 
     def take(self, group: CuratedGroup) -> ReadyGroup:
         """Return a group once read, and forget it. Raises the store's errors."""
@@ -125,6 +146,12 @@ class Prefetcher:
             future = self._ready.pop(group.group_id, None)
         if future is not None:
             future.cancel()
+            self.leave_out(1)
+
+    def leave_out(self, count: int) -> None:
+        """Note groups that arrived and take no place in a batch."""
+        if self.shares:
+            self.shares.leave_out(count)
 
     @property
     def held_bytes(self) -> int:

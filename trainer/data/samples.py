@@ -91,18 +91,6 @@ class Selection(msgspec.Struct, kw_only=True):
         self.samples = usable
 
 
-def share(group: CuratedGroup, rank: int, ranks: int) -> list[Member]:
-    """Return the members that this rank trains, balanced by number of steps; deterministic on every rank."""
-    loads = [0] * ranks
-    mine = []
-    for member in sorted(group.members, key=lambda member: (-len(member.selected), member.trajectory_id)):
-        lightest = min(range(ranks), key=loads.__getitem__)
-        loads[lightest] += len(member.selected)
-        if lightest == rank:
-            mine.append(member)
-    return mine
-
-
 def select(
     group: CuratedGroup,
     members: Sequence[Member],

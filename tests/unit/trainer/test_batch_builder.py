@@ -1,7 +1,8 @@
 """Rank 0 fills a batch with fresh, unseen groups; what it drops, every rank forgets to have read ahead."""
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from dart_streams.telemetry.stall_detector import StallDetector
 from tests import events
-from topics.curated import CuratedGroup
+from topics.curated import CuratedGroup, Member
 from trainer.data.batch_builder import BatchBuilder, BatchFeed, BatchPlan
 from trainer.data.consumer import Arrival, Position
 from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup
+from trainer.data.shares import StepShares
 
 
 def group(name: str, version: int = 5) -> CuratedGroup:
@@ -80,19 +82,21 @@ class Circle:
         self.ahead: deque[CuratedGroup] = deque(maxlen=4)
         self.builder = BatchBuilder(None, Position(), 2, 1, stalls, self.ahead)  # type: ignore[arg-type]
         self.reads: list[str] = []
+        self.shared: defaultdict[str, list[str]] = defaultdict(list)
+        """Members that the ranks read of each group."""
         self.feeds = [
-            BatchFeed(SimpleNamespace(), Prefetcher(self.read), builder, threading.Event())  # type: ignore[arg-type]
-            for builder in (self.builder, None)
+            BatchFeed(SimpleNamespace(), Prefetcher(self.read, StepShares(rank, 2, 2)), builder, threading.Event())  # type: ignore[arg-type]
+            for rank, builder in enumerate((self.builder, None))
         ]
         self.queue: deque[Arrival] = deque()
         self.offset = 0
 
-    def read(self, wanted: CuratedGroup) -> ReadyGroup:
+    def read(self, wanted: CuratedGroup, members: Sequence[Member]) -> ReadyGroup:
         self.reads.append(wanted.group_id)
+        self.shared[wanted.group_id] += [one.trajectory_id for one in members]
         return ready(wanted)
 
     def arrive(self, one: CuratedGroup) -> None:
-        self.feeds[0].prefetcher.want(one)
         self.ahead.append(one)
         self.queue.append(Arrival(0, self.offset, one))
         self.offset += 1
@@ -144,5 +148,6 @@ def test_a_repeated_group_keeps_the_prefetched_data_of_its_batch():
         circle.step()
         assert circle.held() == [set(), set()]
         assert sorted(circle.reads) == ["a", "a", "b", "b"], "each rank reads each group once"
+        assert {name: sorted(members) for name, members in circle.shared.items()} == {"a": ["a"], "b": ["b"]}
     finally:
         circle.close()

@@ -5,17 +5,14 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group
 from dart_streams.config import Config, Policy
 from dart_streams.episodes import prompts
-from tests import events
 from topics.curated import CuratedGroup
 from topics.observations import Observation
 from topics.values import BlobRef, MessagePart, Sampling
-from trainer.data.samples import Selection, select, share
+from trainer.data.samples import Selection, select
 
 LIMITS = Config().policy
 
@@ -137,15 +134,3 @@ def test_a_step_drawn_with_top_p_is_refused_but_from_the_pool(made: SyntheticBac
     made = made._replace(observations=cut)
     assert selected(made).refused == {"cut_distribution": len(made.group.members[0].selected)}
     assert not selected(made, with_source(made, "pool")).refused
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 5))
-def test_every_member_is_trained_by_exactly_one_rank(steps: list[int], ranks: int) -> None:
-    members = [events.member(str(index), reward=0.0, selected=list(range(count))) for index, count in enumerate(steps)]
-    group = events.curated_group("g", *members)
-    shares = [share(group, rank, ranks) for rank in range(ranks)]
-    assert sorted(member.trajectory_id for part in shares for member in part) == sorted(
-        m.trajectory_id for m in members
-    )
-    loads = [sum(len(member.selected) for member in part) for part in shares]
-    assert max(loads) - min(loads) <= max(steps)
