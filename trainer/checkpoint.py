@@ -14,7 +14,6 @@ import structlog
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_model_state_dict
 
 from dart_streams import crash_points
 from dart_streams import fsync as durable
@@ -23,16 +22,15 @@ from dart_streams.disk_room import room_at
 from dart_streams.errors import ServiceUnavailable, UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
+from trainer.checkpoint_state import SCALING, drop_unsaved, load_state, sharded_state, unasked_tensors
 from trainer.checkpoint_store import CheckpointStore
-from trainer.learning import lora, optimizers
+from trainer.learning import lora
 from trainer.learning.critic import ValueHead
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
 
 KEPT_CHECKPOINTS = 2
 STATE = "state.json"
-SCALING = "scaling"
-"""Key of the adapters' scaling factor, which is no trained tensor."""
 CRITIC = "critic"
 """Key of the critic's tensors and of its optimizer state."""
 NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
@@ -57,8 +55,9 @@ class Checkpoints:
     """Checkpoints in a folder that all ranks share. All methods are collective.
 
     Each rank writes its shards; any number of ranks can read them. ``frozen_sha256`` is the digest of the frozen
-    weights (adapter base or KL reference). A ``critic`` is saved and restored with the policy. With a ``store`` a
-    checkpoint is complete once it is there too, and one that the folder lacks or has damaged comes from there.
+    weights (adapter base, KL reference or vision tower). A ``critic`` is saved and restored with the policy. With a
+    ``store`` a checkpoint is complete once it is there too, and one that the folder lacks or has damaged comes from
+    there.
     """
 
     folder: Path
@@ -150,18 +149,20 @@ class Checkpoints:
         frozen = self.ranks.from_first(self.frozen_sha256, str)
         if frozen and manifest.frozen_sha256 not in ("", frozen):
             raise UserError(
-                f"checkpoint {newest} was trained with other frozen weights (adapter base or trainer.kl_beta "
-                f"reference): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. policy.path and, with "
-                "adapters, trainer.publish.dtype must not change within a run"
+                f"checkpoint {newest} was trained with other frozen weights (adapter base, trainer.kl_beta "
+                f"reference or vision tower): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. policy.path "
+                "and, with adapters or a frozen tower, trainer.publish.dtype must not change within a run"
             )
         saved = self._own_state(model, optimizer)
         try:
-            dcp.load(saved, storage_reader=TensorReader(newest), planner=TensorPlanner())
+            reader = TensorReader(newest)
+            self._fit(saved, reader, newest)
+            dcp.load(saved, storage_reader=reader, planner=TensorPlanner())
         except (CheckpointException, ForeignObject, pickle.UnpicklingError) as error:
             raise UserError(
                 f"checkpoint {newest} is not of this policy ({reason_of(error)}): policy.path, trainer.lora (rank "
-                "and targets) and a recipe's critic must not change within a run. Start another with "
-                "`dart-streams run --init`"
+                "and targets), trainer.freeze_vision and a recipe's critic must not change within a run. Start another "
+                "with `dart-streams run --init`"
             ) from error
         if lora.has_adapters(model) and float(saved[SCALING]) != lora.scaling_in(model):
             raise UserError(
@@ -174,6 +175,22 @@ class Checkpoints:
         state = state_in(newest)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
+
+    def _fit(self, saved: dict[str, Any], reader: TensorReader, newest: Path) -> None:
+        """Leave out of ``saved`` the optimizer state that parameters without gradient never had.
+
+        Raises UserError if the checkpoint has weights that ``saved`` has no place for.
+        """
+        names = set(reader.places.state_dict_metadata)
+        if unasked := unasked_tensors(saved, names):
+            raise UserError(
+                f"checkpoint {newest} has {len(unasked)} trained tensors that are frozen now or not of this policy, "
+                f"such as {unasked[0]}: policy.path, trainer.freeze_vision and trainer.lora must not change within a "
+                "run. Set them as they were, or start another with `dart-streams run --init`"
+            )
+        drop_unsaved(saved, names)
+        if self.critic is not None:
+            drop_unsaved(saved[CRITIC], names, f"{CRITIC}.")
 
     def _newest_undamaged(self) -> tuple[Path, CheckpointManifest] | None:
         """Return the newest checkpoint whose files match its manifest; None if there is no checkpoint."""
@@ -301,43 +318,3 @@ def state_in(checkpoint: Path) -> TrainerState:
 def reason_of(error: BaseException) -> str:
     """Return the last line of an error; torch puts the tracebacks of all ranks before it."""
     return str(error).strip().rpartition("\n")[2] or type(error).__name__
-
-
-def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the trained tensors and the optimizer state, sharded, by names independent of the number of ranks."""
-    fresh = not optimizer.state
-    of_model, of_optimizer = get_state_dict(model, optimizer)
-    if fresh:  # torch makes a first state by a step without gradients, which must not count.
-        for values in optimizer.state.values():
-            values["step"].zero_()
-    of_parameters = {
-        name: {part: optimizers.plain_state(value) for part, value in parts.items()}
-        for name, parts in state_parts(of_optimizer).items()
-    }
-    state: dict[str, Any] = {"model": of_model, "optimizer": of_parameters}
-    if has_frozen(model):
-        trained = {name for name, value in model.named_parameters() if value.requires_grad}
-        state["model"] = {name: value for name, value in of_model.items() if name in trained}
-    if lora.has_adapters(model):
-        state[SCALING] = torch.tensor(lora.scaling_in(model), dtype=torch.float64)
-    return state
-
-
-def state_parts(of_optimizer: Mapping[str, Any]) -> Mapping[str, Mapping[str, torch.Tensor]]:
-    """Return an optimizer's tensors, by name of the parameter and of the part."""
-    parts: Mapping[str, Mapping[str, torch.Tensor]] = of_optimizer["state"]
-    return parts
-
-
-def load_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load a :func:`sharded_state`."""
-    set_model_state_dict(model, saved["model"], options=StateDictOptions(strict=not has_frozen(model)))
-    _, present = get_state_dict(model, optimizer)
-    for name, parts in state_parts(present).items():
-        for part, value in parts.items():
-            optimizers.copy_state(value, saved["optimizer"][name][part])
-
-
-def has_frozen(model: torch.nn.Module) -> bool:
-    """Return whether some parameters are frozen, as beside adapters or in the vision tower."""
-    return not all(value.requires_grad for value in model.parameters())

@@ -55,7 +55,8 @@ def run(
 
     A resumed run goes on with its own configuration and tasks. With another one, the keys that differ are shown. Those
     that its records and rows rest on are refused: store.keyspace, env.backend, rewards and screen size, recipes, keys
-    of curation. So are those of checkpoints: policy, warmup, trainer.lora, weights_uri and checkpoints_uri.
+    of curation. So are those of checkpoints: policy, warmup, trainer.lora, freeze_vision, weights_uri and
+    checkpoints_uri.
     """
     from console.launch import placed_run, run_start
     from dart_streams.config.files import set_keys

@@ -31,11 +31,15 @@ KEPT = {
     "feedback.credit_taken_over": "its decisions follow from it, and are repeated from the log",
     "tasks.proposals": "its agent would begin anew, in the middle of the log",
     "trainer.lora": "its checkpoints have those layers",
+    "trainer.freeze_vision": "its checkpoints have the vision tower, or are beside a frozen one",
     "trainer.weights_uri": "its versions are there",
     "trainer.checkpoints_uri": "its checkpoints are there",
 }
 """Keys, or tables of keys, that may not change, and the reason; the first match counts."""
-OF_WEIGHTS = ("policy", "warmup", "trainer.lora", "trainer.weights_uri", "trainer.checkpoints_uri")
+OF_WEIGHTS = (
+    *("policy", "warmup", "trainer.lora", "trainer.freeze_vision"),
+    *("trainer.weights_uri", "trainer.checkpoints_uri"),
+)
 """Keys among them that a run whose policy is an endpoint may change."""
 
 

@@ -7,10 +7,14 @@ from pathlib import Path
 import torch
 from tokenizers import AddedToken
 from transformers import (
+    CLIPImageProcessor,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     Idefics3ImageProcessor,
     Idefics3Processor,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
     PreTrainedTokenizerFast,
 )
 
@@ -37,6 +41,29 @@ SCALE = 2
 CROP_TOKENS = (CROP // PATCH) ** 2 // SCALE**2
 
 
+TEXT = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.08,
+    "bos_token_id": None,
+}
+VISION = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": CROP,
+    "patch_size": PATCH,
+    "initializer_range": 0.08,
+}
+
+
 def idefics3(folder: Path, seed: int = 0) -> None:
     """Write a model of the Idefics3 (SmolVLM) family.
 
@@ -52,37 +79,14 @@ def idefics3(folder: Path, seed: int = 0) -> None:
     processor = Idefics3Processor(images, tokenizer, image_seq_len=CROP_TOKENS, chat_template=IDEFICS3_TEMPLATE)
     processor.save_pretrained(folder)
     pad, end = (tokenizer.convert_tokens_to_ids(token) for token in (tiny.PAD, "<end_of_utterance>"))
-    text = {
-        "model_type": "llama",
-        "vocab_size": len(tokenizer),
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 4096,
-        "initializer_range": 0.08,
-        "bos_token_id": None,
-        "eos_token_id": end,
-        "pad_token_id": pad,
-        "tie_word_embeddings": True,
-    }
-    vision = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": CROP,
-        "patch_size": PATCH,
-        "initializer_range": 0.08,
-    }
+    own = {"vocab_size": len(tokenizer), "eos_token_id": end, "pad_token_id": pad, "tie_word_embeddings": True}
+    text = {**TEXT, **own}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Idefics3ForConditionalGeneration(
             Idefics3Config(
                 text_config=text,
-                vision_config=vision,
+                vision_config=VISION,
                 scale_factor=SCALE,
                 image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
                 pad_token_id=pad,
@@ -92,6 +96,49 @@ def idefics3(folder: Path, seed: int = 0) -> None:
     model.generation_config.eos_token_id = end
     model.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(IDEFICS3_TEMPLATE)
+
+
+LLAVA_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% for line in message['content'] %}{{ '<image>' if line['type'] == 'image' else line['text'] }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def llava(folder: Path, seed: int = 0) -> None:
+    """Write a model of the LLaVA family, which reads the last layer but one of its vision tower (CLIP).
+
+    vLLM has other names for that tower than transformers, so it is trained here and not served.
+    """
+    made = tiny.build_tokenizer()
+    made.add_special_tokens([AddedToken("<image>", special=True, normalized=False)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="<|im_end|>", pad_token=tiny.PAD, model_max_length=4096
+    )
+    side = {"height": CROP, "width": CROP}
+    images = CLIPImageProcessor(size=side, crop_size=side)
+    LlavaProcessor(
+        images,
+        tokenizer,
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        chat_template=LLAVA_TEMPLATE,
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)
+    text = {**TEXT, "vocab_size": len(tokenizer), "tie_word_embeddings": False}
+    vision = {**VISION, "model_type": "clip_vision_model", "num_hidden_layers": 3, "projection_dim": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlavaForConditionalGeneration(
+            LlavaConfig(
+                text_config=text,
+                vision_config=vision,
+                image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+                tie_word_embeddings=False,
+            )
+        )
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
 
 
 FAMILIES: Mapping[str, Callable[[Path], None]] = {

@@ -1,8 +1,15 @@
 """A frozen vision tower: features are computed once a screenshot, and steps are those without the cache."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from dart_streams.config import parse
+from dart_streams.errors import UserError
+from dart_streams.policy import tiny
+from dart_streams.policy.rendering import Renderer
+from tests.model import families
 from tests.model.test_trainer_step import full, group_of
 from trainer.checkpoint import Checkpoints
 from trainer.data.collate import Collator
@@ -39,6 +46,49 @@ def test_a_checkpoint_beside_a_frozen_vision_tower_is_restored(policy, renderer,
     assert checkpoints.restore(second.scorer, second.optimizer) == TrainerState(version=1, train_step=1)
     restored = copy_weights(second)
     assert all(torch.equal(value, restored[name]) for name, value in copy_weights(first).items())
+
+
+def restore_of(learner: Learner, folder: Path) -> TrainerState | None:
+    return Checkpoints(folder, learner.ranks, learner.frozen_sha256).restore(learner.scorer, learner.optimizer)
+
+
+def save_of(learner: Learner, folder: Path) -> None:
+    state = TrainerState(version=1, train_step=1)
+    Checkpoints(folder, learner.ranks, learner.frozen_sha256).save(learner.scorer, learner.optimizer, state, 1)
+
+
+def test_freezing_at_a_resume_and_another_frozen_tower_are_refused(policy, renderer, ranks, tmp_path):
+    whole = new_learner(policy, renderer, ranks, freeze_vision=False, kl_beta=0.0)
+    save_of(whole, tmp_path / "whole")
+    frozen = new_learner(policy, renderer, ranks, kl_beta=0.0)
+    with pytest.raises(UserError, match=r"trained tensors that are frozen now .*visual.*trainer\.freeze_vision"):
+        restore_of(frozen, tmp_path / "whole")
+    save_of(frozen, tmp_path / "frozen")
+    with pytest.raises(UserError, match=r"not of this policy .*trainer\.freeze_vision"):
+        restore_of(whole, tmp_path / "frozen")
+    tiny.build(tmp_path / "other", seed=7)
+    rounded = {"publish": {"dtype": "bfloat16"}}
+    for other in (
+        new_learner(tmp_path / "other", renderer, ranks, kl_beta=0.0),
+        new_learner(policy, renderer, ranks, kl_beta=0.0, **rounded),
+    ):
+        with pytest.raises(UserError, match="other frozen weights"):
+            restore_of(other, tmp_path / "frozen")
+    assert restore_of(new_learner(policy, renderer, ranks, kl_beta=0.0), tmp_path / "frozen") is not None
+
+
+def test_a_model_with_an_unread_layer_is_resumed(ranks, tmp_path):
+    families.llava(tmp_path / "llava")
+    renderer = Renderer(tmp_path / "llava", 3136, 1_003_520)
+    first, second = (new_learner(tmp_path / "llava", renderer, ranks, freeze_vision=False) for _ in range(2))
+    assert first.learn([group_of(renderer, 0)], 0, lambda: False).updated
+    unread = [name for name, value in first.scorer.named_parameters() if value not in first.optimizer.state]
+    assert unread and all("vision_tower" in name for name in unread)
+    for saved, restored in ((first, second), (second, first)):
+        save_of(saved, tmp_path / "checkpoints")
+        assert restore_of(restored, tmp_path / "checkpoints") == TrainerState(version=1, train_step=1)
+        weights = copy_weights(restored)
+        assert all(torch.equal(value, weights[name]) for name, value in copy_weights(saved).items())
 
 
 def test_each_screenshot_is_encoded_once_also_in_later_steps(policy, renderer, ranks, monkeypatch):

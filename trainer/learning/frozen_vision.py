@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from dart_streams.policy import weights
 from dart_streams.policy.rendering import Renderer
 from trainer.data.collate import MicroBatch, blank_image
 from trainer.learning import vision
@@ -26,6 +27,12 @@ def freeze(policy: Any, renderer: Renderer, published: torch.dtype) -> None:
         if gradient is not None:
             parameter.requires_grad_(False)
             parameter.data.copy_(parameter.to(published))
+
+
+def digest_frozen(policy: torch.nn.Module) -> str:
+    """Return the SHA-256 (hex) of a model's frozen parameters, before it is sharded."""
+    frozen = {name: value.detach().cpu() for name, value in policy.named_parameters() if not value.requires_grad}
+    return weights.digest_tensors(frozen)
 
 
 class FeatureCache:

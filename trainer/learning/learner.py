@@ -25,7 +25,7 @@ from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.hooks import DART, TrainingRules
 from trainer.learning import critic, lora, minibatches, model, optimizers, step, supported_rows, top_tokens
 from trainer.learning.critic import Assessment
-from trainer.learning.frozen_vision import FeatureCache
+from trainer.learning.frozen_vision import FeatureCache, digest_frozen
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TokenPart, TopTokens
 from trainer.objective import count, masked_sum
@@ -114,12 +114,12 @@ class Learner:
         bounds = (LONG_ROW, PASS_TOKENS) if ranks.device.type == "cpu" else ()
         self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer), *bounds)
         supported_rows.split_head(scorer, renderer, settings.head_tokens)
+        self.frozen_sha256 = digest_frozen(scorer.policy) if settings.freeze_vision and ranks.first else ""
+        """Digest of the adapter base, KL reference or else frozen tower on rank 0; empty if there are none."""
         self.scorer = model.shard(scorer, mesh, settings.dtype, settings.offload)
         if settings.lora.rank or settings.freeze_vision:
             self.scorer.features = FeatureCache(ranks.any)
         self.reference: model.Scorer | None = None
-        self.frozen_sha256 = ""
-        """Digest of the frozen weights (adapter base or KL reference) on rank 0; empty if there are none."""
         if settings.kl_beta:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
             self.frozen_sha256 = weights.digest_tensors(weights.own_state(frozen.policy)) if ranks.first else ""

@@ -29,7 +29,8 @@ from tests.model.forkserver import run_ranks
 from tests.model.test_trainer_reproduce import recorded
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, training
 from topics import training_metrics
-from trainer.checkpoint import Checkpoints, sharded_state
+from trainer.checkpoint import Checkpoints
+from trainer.checkpoint_state import sharded_state
 from trainer.data.samples import ReadyGroup
 from trainer.hooks import Chain, bind_training
 from trainer.learning import critic

@@ -57,6 +57,7 @@ def test_pace_machines_and_measurements_may_change_and_are_named(table: dict):
         ({"curation": {"budget": {"base": 2}}}, r"curation\.budget\.base"),
         ({"store": {"keyspace": "other"}}, r"store\.keyspace"),
         ({"trainer": {"lora": {"rank": 8}}}, r"trainer\.lora\.rank: 0 -> 8"),
+        ({"trainer": {"freeze_vision": True}}, r"trainer\.freeze_vision: false -> true"),
         ({"trainer": {"weights_uri": "s3://b/w"}}, r"trainer\.weights_uri"),
         ({"env": {"installed": {"options": {"a": 1}}}}, r"env\.installed\.options\.a: none -> 1"),
         ({"env": {"miniwob": {"partial_credit": True}}}, r"env\.miniwob\.partial_credit: false -> true"),
