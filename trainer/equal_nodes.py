@@ -2,42 +2,68 @@
 
 import socket
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from dart_streams.config import Config
+from dart_streams.config.tables import key_values
 from dart_streams.errors import UserError
+from dart_streams.policy.weights import digest_file
 from trainer.ranks import Ranks
 
-OWN_KEYS = {"trainer.rendezvous", "policy.path"}
-"""Keys that may differ between nodes."""
+MAY_DIFFER = {
+    "policy.path": "the files there are compared",
+    "run.state_dir": "the folder is compared",
+    "tasks.file": "no rank reads tasks",
+    "trainer.rendezvous": "each node may name it by another address",
+    **dict.fromkeys(("bus.servers", "bus.tls", "bus.login"), "how a node reaches Kafka"),
+    **dict.fromkeys(("store.hosts", "store.port", "store.tls", "store.login"), "how a node reaches Cassandra"),
+    "store.local_dc": "the replicas that are near a node",
+    **dict.fromkeys(("hardware", "services", "launch"), "of one machine"),
+    **dict.fromkeys(("telemetry", "tracker", "ui"), "they decide nothing"),
+}
+"""Keys, or tables of keys, that may differ between nodes, and the reason. Ranks may decide by any other."""
+MODEL_FILES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model"})
+"""Suffixes of files from which a model, its tokenizer or its image processor is made."""
+MOST_NAMED = 8
 
 
-def refuse_unequal(config: Config, ranks: Ranks, folder: Path) -> None:
-    """Raise :class:`UserError` on all ranks if one has other settings, or does not see ``folder``. Collective."""
+def refuse_unequal(config: Config, ranks: Ranks, folder: Path, model_dir: Path) -> None:
+    """Raise :class:`UserError` on all ranks if one has other settings or another model, or does not see ``folder``.
+
+    Collective. Ranks of one node have the same model.
+    """
     if ranks.count == 1:
         return
-    own = {key: msgspec.json.encode(value).decode() for key, value in settings_of(config)}
+    own = settings_of(config)
+    if 0 < ranks.local < ranks.count:
+        own |= digests_of(model_dir)
     first: dict[str, str] = ranks.from_first(own, dict[str, str])
-    other = sorted(key for key in own.keys() - OWN_KEYS if own[key] != first[key])
-    if unequal := ranks.gathered([f"{name_of(ranks)} ({', '.join(other)})"] if other else [], str):
+    other = sorted(key for key in own.keys() | first.keys() if own.get(key) != first.get(key))
+    if unequal := ranks.gathered([f"{name_of(ranks)} ({', '.join(other[:MOST_NAMED])})"] if other else [], str):
         raise UserError(
             f"the nodes have different configurations: rank 0's is not that of {'; '.join(unequal)}. Give the same "
-            "file to `dart-streams train` on each node"
+            "file to `dart-streams train` on each node, and the same model"
         )
     refuse_unshared(ranks, folder)
 
 
-def settings_of(config: Config) -> Iterator[tuple[str, Any]]:
-    """Yield the keys that all nodes must have in common, with their values."""
-    for table in ("trainer", "policy"):
-        for key, value in msgspec.to_builtins(getattr(config, table)).items():
-            yield f"{table}.{key}", value
-    yield "bus.prefix", config.bus.prefix
-    yield "recipe", config.recipe
+def settings_of(config: Config) -> dict[str, str]:
+    """Return the keys that all nodes must have in common, with their values."""
+    values = key_values(msgspec.to_builtins(config))
+    return {place: msgspec.json.encode(value).decode() for place, value in values if not may_differ(place)}
+
+
+def may_differ(place: str) -> bool:
+    """Return whether a key may differ between nodes."""
+    return any(f"{place}.".startswith(f"{key}.") for key in MAY_DIFFER)
+
+
+def digests_of(model_dir: Path) -> dict[str, str]:
+    """Return the SHA-256 (hex) of a model's files by name: what training begins with."""
+    files = sorted(file for file in model_dir.iterdir() if file.suffix in MODEL_FILES)
+    return {f"policy.path: {file.name}": digest_file(file) for file in files}
 
 
 def refuse_unshared(ranks: Ranks, folder: Path) -> None:

@@ -134,7 +134,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
         health = life.enter_context(probed_health())
-        equal_nodes.refuse_unequal(config, ranks, config.run.folder / "checkpoints")
+        equal_nodes.refuse_unequal(config, ranks, config.run.folder / "checkpoints", folder)
         renderer = renderer_of(folder, config.policy)
         session = connect(config.store)
         life.callback(session.cluster.shutdown)

@@ -161,7 +161,10 @@ def compare(job, folder, tables, result):
     rank = int(job["RANK"])
     with join_job() as ranks:
         try:
-            equal_nodes.refuse_unequal(parse(tables[rank]), ranks, folder / ("own" if "tasks" in tables[rank] else ""))
+            config = parse(tables[rank])
+            ranks.local = 1
+            shared = folder / ("own" if "tasks" in tables[rank] else "")
+            equal_nodes.refuse_unequal(config, ranks, shared, folder / config.policy.path)
             said = ""
         except UserError as error:
             said = str(error)
@@ -173,10 +176,17 @@ def compare(job, folder, tables, result):
     [
         ({"trainer": {"learning_rate": 1e-5}}, r"different configurations.*rank 1 on .* \(trainer.learning_rate\)"),
         ({"tasks": {"file": "other"}}, r"is not the same folder for rank 0 and rank 1 on .* all nodes must share it"),
-        ({"policy": {"path": "/elsewhere"}}, r"^$"),
+        ({"recipe": ["mobilerl"]}, r"rank 1 .*, recipes\.mobilerl\."),
+        ({"curation": {"dispatch": {"seed": 3}}}, r"\(curation.dispatch.seed\)"),
+        ({"feedback": {"recent": 3}}, r"\(feedback.recent\)"),
+        ({"policy": {"path": "copy"}, "bus": {"servers": "10.0.0.1:9092"}, "telemetry": {"stall_s": 3.0}}, r"^$"),
+        ({"policy": {"path": "other"}}, r"\(policy.path: model.safetensors\)"),
     ],
 )
 def test_nodes_must_have_one_configuration_and_one_folder(tmp_path, other, said):
+    for name, content in {"": b"model", "copy": b"model", "other": b"another"}.items():
+        (tmp_path / "shared" / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "shared" / name / "model.safetensors").write_bytes(content)
     run_ranks(2, compare, tmp_path / "shared", [{}, other], tmp_path / "said", limit_s=400)
     for rank in range(2):
         assert re.search(said, (tmp_path / f"said.{rank}").read_text())
