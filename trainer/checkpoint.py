@@ -201,7 +201,7 @@ class Checkpoints:
         for place in reversed(places):
             manifest, damage = self._inspect(place)
             if damage and place.name in stored:
-                with self.ranks.failing_together():
+                with self.ranks.failing_together(), self.ranks.first_working():
                     if self.ranks.first:
                         self._replace(place, damage)
                 manifest, damage = self._inspect(place)

@@ -48,12 +48,12 @@ class CheckpointStore:
         return [name for name in self._patiently(_list) if self._patiently(_has_manifest, name)]
 
     def fetch(self, name: str, target: Path) -> str:
-        """Copy a checkpoint to the folder ``target``, replacing it; return the fault of the copy, empty if none.
+        """Copy a checkpoint to the folder ``target``; return the fault of the copy, empty if none.
 
-        Digests are checked by the reader; here only the manifest's own.
+        Files that an earlier copy left there whole are kept, and others removed. Digests of new ones are checked by the
+        reader.
         """
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
+        target.mkdir(parents=True, exist_ok=True)
         self._patiently(functools.partial(_get, name=MANIFEST, target=target), name)
         manifest = read(target)
         if isinstance(manifest, str):
@@ -61,7 +61,12 @@ class CheckpointStore:
         return self._fetch_files(name, manifest, target)
 
     def _fetch_files(self, name: str, manifest: CheckpointManifest, target: Path) -> str:
+        for path in target.iterdir():
+            if path.name not in {MANIFEST, *(file.name for file in manifest.files)}:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         for file in manifest.files:
+            if not file.damage_in(target):
+                continue
             try:
                 self._patiently(functools.partial(_get, name=file.name, target=target), name)
             except FileNotFoundError:

@@ -118,7 +118,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.settings = self.config.trainer
-        self.run_id = self.config.bus.run
         self.skipped_in_a_row = 0
         self.not_finite_groups = 0
         """Groups in batches skipped since the last step because no gradient was finite."""
@@ -135,10 +134,11 @@ class Loop:
             if batch is None:
                 break
             if not batch.groups:
-                if self.outputs:  # Dropped groups must not count as dispatch's backlog.
-                    self.outputs.publisher.publish_consumed(batch.position.groups_consumed - self.feed.held)
-                    self.outputs.check_versions()
-                    self.outputs.publisher.heal()
+                with self.ranks.first_working():
+                    if self.outputs:  # Dropped groups must not count as dispatch's backlog.
+                        self.outputs.publisher.publish_consumed(batch.position.groups_consumed - self.feed.held)
+                        self.outputs.check_versions()
+                        self.outputs.publisher.heal()
                 continue
             with self._span(state, batch) as span:
                 before = state.train_step
@@ -148,8 +148,7 @@ class Loop:
                     log.info("step aborted by a stop", train_step=state.train_step)
                     break
                 if self.outputs and state.train_step > before:
-                    groups = (ready.group for ready in batch.groups)
-                    spans.trace_training(span, (one.trajectory_id for group in groups for one in group.members))
+                    spans.trace_training(span, (one.trajectory_id for of in batch.groups for one in of.group.members))
         if saved_step < state.train_step:
             self._save(state)
 
@@ -183,9 +182,9 @@ class Loop:
         """Return the span of the step, linked to the groups it trains on."""
         return spans.ActiveSpan(
             names.SPAN_TRAIN_STEP,
-            ids=spans.train_step_span(self.run_id, state.version + 1),
+            ids=spans.train_step_span(self.config.bus.run, state.version + 1),
             parent=spans.ROOT,
-            links=[spans.group_span(self.run_id, ready.group.group_id) for ready in batch.groups],
+            links=[spans.group_span(self.config.bus.run, ready.group.group_id) for ready in batch.groups],
             attributes={names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1},
         )
 
@@ -342,16 +341,17 @@ class Loop:
             saved_step = state.train_step
             self.note_turn()
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
-        if self.outputs:
-            checkpoint_ms = since_ms(started)
-            self.outputs.check()
-            crash_points.reach(crash_points.BEFORE_EVENT)
-            started = time.perf_counter()
-            files = self.outputs.publisher.publish(state, snapshot)
-            publish_ms = since_ms(started)
-            crash_points.reach(crash_points.AFTER_EVENT)
-            metrics = step.metrics | files.metrics() | {"publish_ms": publish_ms, "checkpoint_ms": checkpoint_ms}
-            self.outputs.record(msgspec.structs.replace(step, metrics=metrics))
-            self.outputs.consumer.commit(state.position)
-            self.outputs.reporter.trained(state.train_step, state.version, batch, metrics)
+        with self.ranks.first_working():
+            if self.outputs:
+                checkpoint_ms = since_ms(started)
+                self.outputs.check()
+                crash_points.reach(crash_points.BEFORE_EVENT)
+                started = time.perf_counter()
+                files = self.outputs.publisher.publish(state, snapshot)
+                took = {"publish_ms": since_ms(started), "checkpoint_ms": checkpoint_ms}
+                crash_points.reach(crash_points.AFTER_EVENT)
+                metrics = {**step.metrics, **files.metrics(), **took}
+                self.outputs.record(msgspec.structs.replace(step, metrics=metrics))
+                self.outputs.consumer.commit(state.position)
+                self.outputs.reporter.trained(state.train_step, state.version, batch, metrics)
         return saved_step

@@ -51,7 +51,7 @@ from trainer.data.consumer import CuratedConsumer, resumed_position
 from trainer.data.prefetch import GroupReader, Prefetcher
 from trainer.data.shares import StepShares
 from trainer.hooks import bind_training
-from trainer.learning.learner import Learner
+from trainer.learning.learner import Learner, WeightSnapshot
 from trainer.loop import Loop, Rank0Outputs
 from trainer.publish import WeightPublisher
 from trainer.ranks import Ranks, join_job
@@ -159,7 +159,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         if ranks.first:
             checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
-        state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None, TrainerState)
+        state = begin(publisher, ranks, restored, snapshot)
         ended = threading.Event()
 
         def is_stopped() -> bool:
@@ -194,6 +194,16 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         loop.run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
+
+
+def begin(
+    publisher: WeightPublisher | None, ranks: Ranks, restored: TrainerState | None, snapshot: WeightSnapshot
+) -> TrainerState:
+    """Publish the version of a restored state, or the first; return the state that training begins with. Collective."""
+    with ranks.first_working():
+        begun = publisher.begin(restored, snapshot) if publisher else None
+    state: TrainerState = ranks.from_first(begun, TrainerState)
+    return state
 
 
 @contextlib.contextmanager

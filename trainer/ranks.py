@@ -3,6 +3,8 @@
 import contextlib
 import datetime
 import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +18,10 @@ from dart_streams.errors import UserError
 
 TIMEOUT = datetime.timedelta(minutes=10)
 """Time after which a silent rank counts as dead; rank 0 broadcasts far more often."""
+BEAT_S = 30.0
+"""Time between two signs of life of rank 0 while it works alone."""
+LONGEST_WORK_S = 6 * 3600.0
+"""Time after which rank 0's work alone counts as hanging."""
 MEETING = "DART_RANKS_MEET_IN"
 """Environment variable for the file in which the ranks of one node meet (torch's FileStore)."""
 Item = TypeVar("Item")
@@ -101,6 +107,39 @@ class Ranks:
             failure = str(error) or type(error).__name__
         if failures := [text for text in self.gathered([failure], str) if text]:
             raise OSError(failures[0])
+
+    @contextlib.contextmanager
+    def first_working(self) -> Iterator[None]:
+        """Have all ranks wait for the end of rank 0's block, however long it takes; only rank 0 may work in it.
+
+        A collective bounds silence, and a transfer of weights may take longer. The block has no collectives.
+        """
+        if self.count == 1:
+            yield
+            return
+        if not self.first:
+            yield
+            while not self.from_first(None, bool):
+                pass
+            return
+        ended = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(ended,), name="beat", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beating.join()
+            if isinstance(sys.exception(), Exception | None):  # Otherwise the process ends at once.
+                self.from_first(True, bool)
+
+    def _beat(self, ended: threading.Event) -> None:
+        """Tell the other ranks every :data:`BEAT_S` that rank 0 works, until it has ended."""
+        with contextlib.suppress(RuntimeError):  # A rank has ended: rank 0's next collective says so.
+            for _ in range(int(LONGEST_WORK_S / BEAT_S)):
+                if ended.wait(BEAT_S):
+                    return
+                self.from_first(False, bool)
 
     def barrier(self) -> None:
         """Wait for every rank."""

@@ -15,6 +15,7 @@ from tests.model.test_checkpoint import FILES, SHARD, Training, torn
 from trainer import checkpoint_store
 from trainer.checkpoint import CheckpointNotWritten, CheckpointsDamaged
 from trainer.checkpoint_manifest import MANIFEST
+from trainer.checkpoint_reader import METADATA
 from trainer.checkpoint_store import CheckpointStore
 from trainer.state import TrainerState
 
@@ -56,6 +57,20 @@ def test_a_trainer_without_its_folder_resumes_from_the_store(objects, tmp_path):
     again = training(tmp_path / "new")
     assert again.restore() == TrainerState(version=2, train_step=2)
     assert again.layer.weight.equal(first.layer.weight)
+    assert sorted(file.name for file in again.checkpoints.complete()[-1].iterdir()) == sorted(FILES)
+
+
+def test_a_fetch_goes_on_with_the_files_that_are_whole(objects, tmp_path):
+    whole = training(tmp_path / "lost").step(1)
+    partial = tmp_path / "new" / f".partial-{whole.name}"
+    shutil.copytree(whole, partial)
+    torn(partial / METADATA)
+    (partial / f".{METADATA}.partial").write_bytes(b"half")
+    shutil.rmtree(whole.parent)
+    objects.done.clear()
+    again = training(tmp_path / "new")
+    assert again.restore() == TrainerState(version=1, train_step=1)
+    assert [act for act in objects.done if act.startswith("get")] == [f"get {MANIFEST}", f"get {METADATA}"]
     assert sorted(file.name for file in again.checkpoints.complete()[-1].iterdir()) == sorted(FILES)
 
 

@@ -1,9 +1,11 @@
 """Trainers of several ranks: killed anywhere, resumed with as many ranks or another number, and on a full disk."""
 
 import contextlib
+import datetime
 import functools
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.model.forkserver import jobs, run_ranks
 from tests.model.sharded_layer import Task, resumed, two_steps
 from tests.model.test_trainer_run import Run, assert_same_weights, ended, training
 from trainer import checkpoint_manifest
+from trainer import ranks as ranks_module
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_manifest import CheckpointFile
 from trainer.ranks import join_job
@@ -121,6 +124,27 @@ def exchange(job: Mapping[str, str], folder: Path) -> None:
         for value, kind in (({"b", "a"}, set[str]), ("x" * 10**6, str), (b"\0", bytes), (None, int | None), ("", str)):
             assert ranks.from_first(value if ranks.first else None, kind) == value
         (folder / str(ranks.rank)).touch()
+
+
+def work_alone(job: Mapping[str, str], folder: Path) -> None:
+    """Wait as a rank for rank 0, which works for longer than a collective waits, and then fails."""
+    os.environ.update(job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks_module, "TIMEOUT", datetime.timedelta(seconds=6))
+        patch.setattr(ranks_module, "BEAT_S", 1.0)
+        with join_job() as ranks:
+            with ranks.first_working():
+                if ranks.first:
+                    threading.Event().wait(9.0)  # The time is what is tested.
+            with pytest.raises(OSError, match="full"), ranks.failing_together(), ranks.first_working():
+                if ranks.first:
+                    raise OSError("the disk is full")
+            (folder / str(ranks.rank)).touch()
+
+
+def test_ranks_wait_while_the_first_works_longer_than_a_collective_may_last(tmp_path):
+    run_ranks(2, work_alone, tmp_path, limit_s=400)
+    assert {file.name for file in tmp_path.iterdir()} == {"0", "1"}
 
 
 def test_ranks_exchange_values_without_pickles(tmp_path):

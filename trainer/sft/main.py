@@ -216,7 +216,7 @@ class FineTuning:
         fault = self.ranks.from_first(finite.find_nonfinite(state.items()) if self.ranks.first else "", str)
         if fault:
             raise UserError(f"the trained weights are not finite: {fault}. Lower trainer.sft.learning_rate")
-        with self.ranks.failing_together():
+        with self.ranks.failing_together(), self.ranks.first_working():
             if self.ranks.first:
                 fill = functools.partial(weights.load_state, state=state, source="the trainer")
                 with exporting.new_directory(Path(self.job.output)) as (partial, _):
