@@ -204,7 +204,7 @@ def group_of(
     mean, std = advantages.reward_statistics(rewards, [len(member.own) for member in members])
     rollouts = [*online, as_finish(stored, task_id)] if stored and stored.step_entropies else online
     selected = [
-        [step for step in steps if step not in member.recorded]
+        sorted(frozenset(steps) - frozenset(member.recorded))
         for member, steps in zip(rollouts, rules.select_steps(memories, rollouts), strict=True)
     ]
     if stored and len(rollouts) == len(online):

@@ -78,7 +78,7 @@ class RestoredState(msgspec.Struct):
     diverged: int | Place | None = None
 
 
-MOST_STATE_BYTES, MOST_MEMORIES_BYTES = 2**26, 2**23
+MOST_STATE_BYTES, MOST_MEMORIES_BYTES = 2**26, 2**22
 """Largest state of a snapshot, that of as many tasks as a run may have, and the memories of recipes in it: one byte of
 them may take 70 when decoded. A larger state is rebuilt from the topics."""
 

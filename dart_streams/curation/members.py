@@ -35,8 +35,8 @@ class Finish(msgspec.Struct, frozen=True):
     @property
     def own(self) -> list[int]:
         """The indexes of the policy's own steps, in order."""
-        every = range(self.steps)
-        return [step for step in every if step not in self.recorded] if self.recorded else list(every)
+        recorded = frozenset(self.recorded)
+        return [step for step in range(self.steps) if step not in recorded]
 
 
 class PooledSuccess(msgspec.Struct, frozen=True, omit_defaults=True):

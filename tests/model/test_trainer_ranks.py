@@ -142,7 +142,7 @@ def work_alone(job: Mapping[str, str], folder: Path) -> None:
             (folder / str(ranks.rank)).touch()
 
 
-def test_ranks_wait_while_the_first_works_longer_than_a_collective_may_last(tmp_path):
+def test_ranks_wait_while_the_first_works_longer_than_a_collective_may(tmp_path):
     run_ranks(2, work_alone, tmp_path, limit_s=400)
     assert {file.name for file in tmp_path.iterdir()} == {"0", "1"}
 

@@ -182,7 +182,7 @@ def test_a_missing_batch_and_another_state_are_noticed():
     assert restore(agent, owner.stored, 0).diverged == 2
 
 
-MEMORIES = msgspec.msgpack.encode({"memories": {"x": [[]] * 2**23}})
+MEMORIES = msgspec.msgpack.encode({"memories": {"x": [[]] * 2**22}})
 
 
 @pytest.mark.parametrize("state", [*map(zlib.compress, (bytes(300 << 20), b"\xc1", MEMORIES)), b"no state", b""])

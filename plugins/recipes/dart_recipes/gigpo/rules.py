@@ -59,7 +59,8 @@ def known_screens(member: GroupMember) -> list[str]:
     """Return the screen before each step of the policy; empty texts where unknown, as for a stored success."""
     if not isinstance(member, Finish) or len(member.screens) != member.steps:
         return [""] * member.steps
-    return ["" if step in member.recorded else screen for step, screen in enumerate(member.screens)]
+    own = frozenset(member.own)
+    return [screen if step in own else "" for step, screen in enumerate(member.screens)]
 
 
 def step_advantages(

@@ -62,8 +62,9 @@ def compare_steps(returns: Sequence[Sequence[float]], own_steps: Sequence[Sequen
     and for a recorded step.
     """
     advantages = [[0.0] * len(of_steps) for of_steps in returns]
-    for step in range(max(map(len, returns), default=0)):
-        members = [index for index, own in enumerate(own_steps) if step in own]
+    own_of = [frozenset(own) for own in own_steps]
+    for step in sorted(frozenset().union(*own_of)):
+        members = [index for index, own in enumerate(own_of) if step in own]
         of_step = step_level_advantages([returns[index][step] for index in members], [1] * len(members))
         for index, advantage in zip(members, of_step, strict=True):
             advantages[index][step] = advantage
