@@ -1,9 +1,19 @@
-"""Tasks that run beside others until they are cancelled, and bounded waits."""
+"""Tasks that run beside others until they are cancelled, bounded waits, and the signals that end a process."""
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that end a process in order: also those of a terminal that goes, unless they are ignored.
+
+    ``nohup`` has a process ignore them, and outlive its terminal.
+    """
+    gone = (signal.SIGHUP, signal.SIGQUIT)
+    return [signal.SIGTERM, signal.SIGINT, *(one for one in gone if signal.getsignal(one) is not signal.SIG_IGN)]
 
 
 async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:

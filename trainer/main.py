@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig
 
+from dart_streams.background import stop_signals
 from dart_streams.bus import sync_clients
 from dart_streams.config import Config
 from dart_streams.curation.staleness import group_capacity
@@ -283,7 +284,7 @@ def start_builder(
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set; a second signal exits at once."""
+    """Yield an event that SIGTERM and SIGINT set, and the end of the terminal; a second signal exits at once."""
     stop = threading.Event()
 
     def on_signal(number: int, _frame: object) -> None:
@@ -291,7 +292,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             sys.exit(128 + number)
         stop.set()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
     try:
         yield stop
     finally:

@@ -31,6 +31,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.launcher.api import LaunchConfig
 
+from dart_streams.background import stop_signals
 from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
 from trainer.ranks import MEETING
 
@@ -240,7 +241,7 @@ def interrupted_by_signals() -> Iterator[None]:
     def interrupt(number: int, _frame: object) -> None:
         raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, interrupt) for number in stop_signals()}
     try:
         yield
     finally:

@@ -1,13 +1,13 @@
 """A supervised run with its services and signals.
 
-The first Ctrl-C (or SIGTERM) drains, the second kills. A run stops only the services that it has started.
+The first Ctrl-C (or SIGTERM, or the end of the terminal) drains, the second kills. A run stops only the services that
+it has started.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import functools
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ from console.launch.training_run import TrainingRun
 from console.runs.process_usage import sample_usage
 from console.runs.run_folder import RunFolder
 from console.views.terminal import Display, Moment, summarize
-from dart_streams.background import cancel_tasks, run_beside
+from dart_streams.background import cancel_tasks, run_beside, stop_signals
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.errors import UserError
@@ -189,12 +189,13 @@ async def catch_signals(supervisor: Supervisor, notify: Callable[[str], None]) -
         notify("killing")
         supervisor.kill_all()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    caught = stop_signals()
+    for number in caught:
         loop.add_signal_handler(number, on_signal)
     try:
         yield interrupted
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in caught:
             loop.remove_signal_handler(number)
 
 

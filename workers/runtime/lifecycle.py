@@ -6,12 +6,12 @@ A worker's ``main.py`` provides the ``connect`` coroutine.
 import asyncio
 import contextlib
 import gc
-import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from dart_streams.background import stop_signals
 from dart_streams.config import Config
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.health_server import answering_probes
@@ -90,9 +90,9 @@ async def note_turns(health: ProcessHealth, find_lack: Callable[[], str]) -> Non
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set, and the end of the terminal."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
 

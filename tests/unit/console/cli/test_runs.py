@@ -141,3 +141,17 @@ def test_a_run_says_at_its_start_that_nothing_is_measured(state, monkeypatch, va
     shown = " ".join(done.stderr.split())
     assert said in shown
     assert ("nothing is measured" in shown) == bool(said)
+
+
+def test_services_of_a_run_under_way_are_not_stopped(state, monkeypatch: pytest.MonkeyPatch):
+    """``down --wipe`` destroyed its log, with exit code 0."""
+    stopped: list[bool] = []
+    monkeypatch.setattr("console.launch.run_list.is_running", lambda folder: folder.id == "two")
+    monkeypatch.setattr(
+        "console.launch.services.local.stop_services", lambda *_, wipe, **__: stopped.append(wipe) or []
+    )
+    file = state / "run.toml"
+    file.write_text(tomli_w.dumps({"run": {"state_dir": str(state)}}))
+    done = invoke("down", "--wipe", "--config", file)
+    assert isinstance(done.exception, UserError) and "run two is under way" in str(done.exception)
+    assert invoke("down", "--wipe", "--force", "--config", file).exit_code == 0 and stopped == [True]

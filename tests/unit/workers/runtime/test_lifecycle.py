@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from dart_streams.background import stop_signals
 from workers.runtime import lifecycle
 
 
@@ -57,12 +58,25 @@ async def test_a_start_succeeds_or_fails_or_a_stop_cancels_and_cleans_it_up():
     assert cleaned.is_set()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 async def test_signals_ask_to_stop(number):
+    signal.signal(number, signal.SIG_DFL)  # a shell's background processes ignore some
     stop = lifecycle.stop_on_signals()
     os.kill(os.getpid(), number)
     async with asyncio.timeout(60):
         await stop.wait()
+
+
+def test_a_process_that_ignores_the_end_of_its_terminal_goes_on():
+    """As under ``nohup``."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGQUIT)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    try:
+        assert signal.SIGHUP not in stop_signals() and signal.SIGQUIT in stop_signals()
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def test_the_collector_leaves_alone_what_is_there_and_looks_less_often():
