@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import io
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineFault
 from workers.rollout.images import EncodedImage, ImageCache
 
+BOUND_S = 60.0
 ONE = 1000
 """Bytes of an image as :func:`encode` says."""
 
@@ -70,6 +72,41 @@ async def test_those_shown_longest_ago_make_room():
     assert cache.bytes == 2 * ONE
     await cache.get([b])
     assert screens.read[b.sha256] == 2
+
+
+async def test_an_image_that_many_show_at_once_is_made_once_for_all():
+    screens, encoded, begun, go_on = Screens(2), Counter[bytes](), threading.Event(), threading.Event()
+
+    def encode_slowly(data: bytes) -> EncodedImage:
+        encoded[data] += 1
+        begun.set()
+        assert go_on.wait(BOUND_S)
+        return encode(data)
+
+    cache = ImageCache(encode_slowly, screens.get, 10 * ONE)
+    asking = [asyncio.ensure_future(cache.get(screens.refs[: 1 + number % 2])) for number in range(8)]
+    assert await asyncio.to_thread(begun.wait, BOUND_S)
+    asking.pop(0).cancel()
+    go_on.set()
+    made = await asyncio.gather(*asking)
+    assert len({id(images[0]) for images, _ in made}) == 1
+    assert set(encoded.values()) == set(screens.read.values()) == {1}
+    assert cache.bytes == 2 * ONE
+
+
+async def test_a_failure_is_that_of_all_who_wait_and_is_not_kept():
+    screens, broken = Screens(1), [ParityFault("other tokens")]
+
+    def encode_later(data: bytes) -> EncodedImage:
+        if broken:
+            raise broken[0]
+        return encode(data)
+
+    cache = ImageCache(encode_later, screens.get, 10 * ONE)
+    asked = await asyncio.gather(*(cache.get(screens.refs) for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in asked] == [EngineFault] * 3
+    broken.clear()
+    assert (await cache.get(screens.refs))[0][0].size == ONE
 
 
 async def test_a_prompt_larger_than_the_cache_is_still_whole():

@@ -15,6 +15,9 @@ from dart_streams.telemetry.instruments import ObservedCounter
 from topics.values import BlobRef
 from workers.rollout.engine import EngineFault
 
+THREADS = 4
+"""Pictures encoded at a time: the process's threads fetch weights too."""
+
 prepared = ObservedCounter(metrics.get_meter(names.METER), names.ROLLOUT_SCREENSHOTS)
 
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
@@ -34,7 +37,7 @@ Encode = Callable[[bytes], EncodedImage]
 
 
 class ImageCache:
-    """LRU cache of encoded images by sha256, up to ``limit_bytes``."""
+    """LRU cache of encoded images by sha256, up to ``limit_bytes``. Requests for one under way wait for it."""
 
     def __init__(self, encode: Encode, read: ReadBlob, limit_bytes: int) -> None:
         self.encode = encode
@@ -42,38 +45,58 @@ class ImageCache:
         self.limit_bytes = limit_bytes
         self.bytes = 0
         self._cache: OrderedDict[str, EncodedImage] = OrderedDict()
+        self._under_way: dict[str, asyncio.Task[tuple[EncodedImage, float]]] = {}
+        self._threads = asyncio.Semaphore(THREADS)
 
     async def get(self, refs: Sequence[BlobRef]) -> tuple[list[EncodedImage], float]:
         """Return the images and the read time (ms); raise EngineFault for a missing or unusable image."""
-        missing = {ref.sha256: ref for ref in refs if ref.sha256 not in self._cache}
-        images = {ref.sha256: self._cache[ref.sha256] for ref in refs if ref.sha256 not in missing}
-        fetch_ms = 0.0
-        if missing:
-            started = time.perf_counter()
-            try:
-                blobs = await asyncio.gather(*map(self.read, missing.values()))
-            except MissingBlob as error:
-                raise EngineFault(str(error)) from None
-            fetch_ms = (time.perf_counter() - started) * 1000
-            images |= await asyncio.to_thread(
-                lambda: {ref.sha256: self._make(ref, data) for ref, data in zip(missing.values(), blobs, strict=True)}
-            )
-        for sha256, image in images.items():
-            self._store(sha256, image)
-        return [images[ref.sha256] for ref in refs], fetch_ms
+        started = time.perf_counter()
+        images: dict[str, EncodedImage] = {}
+        missing: dict[str, asyncio.Task[tuple[EncodedImage, float]]] = {}
+        for ref in refs:
+            if ref.sha256 in self._cache:
+                images[ref.sha256] = self._cache[ref.sha256]
+                self._cache.move_to_end(ref.sha256)
+            elif ref.sha256 not in missing:
+                missing[ref.sha256] = self._begun(ref)
+        made = await asyncio.gather(*map(asyncio.shield, missing.values()))
+        images |= {sha256: image for sha256, (image, _) in zip(missing, made, strict=True)}
+        read_ms = max((fetch_ms for _, fetch_ms in made), default=0.0)
+        return [images[ref.sha256] for ref in refs], min(read_ms, (time.perf_counter() - started) * 1000)
 
-    def _make(self, ref: BlobRef, data: bytes) -> EncodedImage:
+    def _begun(self, ref: BlobRef) -> asyncio.Task[tuple[EncodedImage, float]]:
+        """Return the task that reads and encodes an image, which ends even if no request waits for it any more."""
+        task = self._under_way.get(ref.sha256)
+        if task is None:
+            task = self._under_way[ref.sha256] = asyncio.create_task(self._make(ref))
+            task.add_done_callback(lambda done: self._end(ref.sha256, done))
+        return task
+
+    def _end(self, sha256: str, task: asyncio.Task[tuple[EncodedImage, float]]) -> None:
+        del self._under_way[sha256]
+        if not task.cancelled():
+            task.exception()  # Those who wait raise it.
+
+    async def _make(self, ref: BlobRef) -> tuple[EncodedImage, float]:
+        """Return an image, kept, and the time of its read (ms)."""
+        started = time.perf_counter()
         try:
-            return self.encode(data)
-        except Exception as error:
-            raise EngineFault(f"blob {ref.sha256[:12]}… is not a usable image: {error}") from error
+            data = await self.read(ref)
+        except MissingBlob as error:
+            raise EngineFault(str(error)) from None
+        fetch_ms = (time.perf_counter() - started) * 1000
+        async with self._threads:
+            try:
+                image = await asyncio.to_thread(self.encode, data)
+            except Exception as error:
+                raise EngineFault(f"blob {ref.sha256[:12]}… is not a usable image: {error}") from error
+        self._keep(ref.sha256, image)
+        return image, fetch_ms
 
-    def _store(self, sha256: str, image: EncodedImage) -> None:
-        if sha256 not in self._cache:
-            self._cache[sha256] = image
-            self.bytes += image.size
-            prepared.add(1)
-        self._cache.move_to_end(sha256)
+    def _keep(self, sha256: str, image: EncodedImage) -> None:
+        self._cache[sha256] = image
+        self.bytes += image.size
+        prepared.add(1)
         while self.bytes > self.limit_bytes and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
             self.bytes -= oldest.size
