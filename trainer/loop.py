@@ -29,7 +29,7 @@ from trainer.data.samples import REASONS, ReadyGroup
 from trainer.data.scores import MEDIA_TYPE, StepScores, encode_scores, scores_in
 from trainer.data.successes import SuccessMemory, history_limit, replay_group
 from trainer.hooks import DART, StepStart, TrainingRules, is_pretraining
-from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
+from trainer.learning.imitation import StepImitation, drop_replaced, plan_imitation, trajectories_of
 from trainer.learning.imitation_term import sft_metrics
 from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
@@ -199,6 +199,7 @@ class Loop:
         crash_points.reach(crash_points.BEFORE_STEP)
         started = time.perf_counter()
         replay = self._replay(state, batch)
+        imitation = drop_replaced(imitation, batch.said, self.feed.prefetcher.forget)
         past = Past(*([self.feed.prefetcher.take(group) for group in groups] for groups in (replay, *imitation)))
         batch.waited_ms += since_ms(started)
         result = self._learn(batch, past, state.version, is_pretraining(self.rules, self._start(state)))
@@ -292,8 +293,7 @@ class Loop:
 
     def _feedback_memory(self, memory: SuccessMemory, batch: Batch) -> SuccessMemory:
         """Return the memory after the groups of feedback in a batch."""
-        said = [ready.group for ready in (*batch.groups, *batch.feedback) if ready.group.feedback]
-        return memory.after_feedback(said, self.config.feedback.recent) if said else memory
+        return memory.after_feedback(batch.said, self.config.feedback.recent) if batch.said else memory
 
     def _trained_step(
         self,

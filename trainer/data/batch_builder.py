@@ -58,6 +58,11 @@ class Batch(msgspec.Struct, kw_only=True):
     refused: int = 0
     tokens_left_out: int = 0
 
+    @property
+    def said(self) -> list[CuratedGroup]:
+        """Groups of feedback in the batch or beside it."""
+        return [ready.group for ready in (*self.groups, *self.feedback) if ready.group.feedback]
+
 
 @dataclass
 class BatchBuilder:
@@ -178,9 +183,8 @@ class BatchFeed:
 
     def _gather(self, plan: BatchPlan) -> None:
         self.prefetcher.want_arrived([*plan.ahead, *plan.groups, *plan.beside])
-        for group in plan.dropped:
-            self.prefetcher.forget(group)
-        self.prefetcher.leave_out(len(plan.beside))
+        forgotten = sum([self.prefetcher.forget(group) for group in plan.dropped])
+        self.prefetcher.leave_out(forgotten + len(plan.beside))
         taken = [self.prefetcher.take(group) for group in plan.groups]
         self._beside += [self.prefetcher.take(group) for group in plan.beside]
         self._gathered.groups += taken

@@ -140,13 +140,13 @@ class Prefetcher:
             wait([future], SIGNAL_INTERVAL_S)
         return future.result()
 
-    def forget(self, group: CuratedGroup) -> None:
-        """Drop a group that will not be trained."""
+    def forget(self, group: CuratedGroup) -> bool:
+        """Drop a group that will not be trained; return whether it was requested."""
         with self._lock:
             future = self._ready.pop(group.group_id, None)
         if future is not None:
             future.cancel()
-            self.leave_out(1)
+        return future is not None
 
     def leave_out(self, count: int) -> None:
         """Note groups that arrived and take no place in a batch."""

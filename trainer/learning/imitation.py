@@ -1,10 +1,11 @@
 """Self-imitation of a step: groups beside its batch, and those of a supervised phase at its end. Pure."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dart_streams.config import Trainer
 from topics.curated import CuratedGroup
-from trainer.data.successes import SuccessMemory, draw_uniformly, sft_group
+from trainer.data.successes import SuccessMemory, draw_uniformly, sft_group, subject_of
 from trainer.hooks import StepStart, TrainingRules, is_pretraining
 
 
@@ -37,6 +38,16 @@ def plan_imitation(
         phase=rules.supervised_phase(memories, step) if rules.supervised_phase else [],
         feedback=memory.feedback,
     )
+
+
+def drop_replaced(
+    planned: StepImitation, said: Sequence[CuratedGroup], forget: Callable[[CuratedGroup], object]
+) -> StepImitation:
+    """Return a step's imitation without earlier feedback that groups ``said`` meanwhile replace; that is forgotten."""
+    replaced = [group for group in planned.feedback if subject_of(group) in {subject_of(one) for one in said}]
+    for group in replaced:
+        forget(group)
+    return planned._replace(feedback=tuple(group for group in planned.feedback if group not in replaced))
 
 
 def trajectories_of(group: CuratedGroup) -> list[str]:

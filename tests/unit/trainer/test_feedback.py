@@ -19,6 +19,7 @@ from trainer.data.consumer import Arrival, Position
 from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup, select
 from trainer.data.successes import SuccessMemory
+from trainer.learning.imitation import StepImitation, drop_replaced
 
 CLICK = "click(start_box='(3,4)')"
 
@@ -71,6 +72,16 @@ def test_the_newest_feedback_is_imitated_again_and_newer_replaces_older():
     assert [group.feedback for group in memory.after_feedback([], 1).feedback] == [["d"]]
     assert memory.after_feedback([corrected("v")], 0).feedback == ()
     assert msgspec.json.decode(msgspec.json.encode(memory), type=SuccessMemory) == memory
+
+
+def test_a_correction_that_arrives_replaces_the_earlier_one_in_the_same_step():
+    earlier = (corrected("t", 0, "a"), corrected("t", 1, "b"), judged("u", "pool", "c"))
+    forgotten: list[CuratedGroup] = []
+    planned = StepImitation([], [], earlier)
+    said = [corrected("t", 0, "d"), judged("u", "online", "e")]
+    assert drop_replaced(planned, said, forgotten.append).feedback == (earlier[1],)
+    assert forgotten == [earlier[0], earlier[2]]
+    assert drop_replaced(planned, [], forgotten.append) == planned
 
 
 @pytest.mark.parametrize(
