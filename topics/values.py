@@ -60,6 +60,8 @@ Measured = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 """0 is greedy."""
+LEAST_TEMPERATURE = 0.01
+"""Engines raise lower ones to it."""
 
 Purpose = Literal["train", "eval", "demonstration", "explore", "check"]
 OutcomeKind = Literal[
@@ -101,7 +103,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
         Otherwise log-probabilities of the engine are of a cut distribution, and those of the trainer are not.
         """
-        return self.temperature > 0 and self.top_p == 1
+        return self.temperature >= LEAST_TEMPERATURE and self.top_p == 1
 
 
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):

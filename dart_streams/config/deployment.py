@@ -17,9 +17,8 @@ from dart_streams.config.section import AboveZero, NonNegative, Optional, Sectio
 from dart_streams.config.tracker import Tracker
 from dart_streams.config.trainer import Trainer
 from dart_streams.config.workload import Workload
-from topics.values import GroupSize, Sampling, Version
+from topics.values import LEAST_TEMPERATURE, GroupSize, Sampling, Version
 
-LEAST_TEMPERATURE = 0.01
 PlayedTemperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 """A temperature that engines sample with; the contract's bounds are wider, so that old records decode."""
 

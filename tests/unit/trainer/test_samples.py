@@ -127,9 +127,10 @@ def test_a_demonstration_and_a_pooled_member_have_tokens_but_no_logprobs(made: S
     assert all(item.logprobs is None for item in pooled.samples)
 
 
-def test_a_step_drawn_with_top_p_is_refused_but_from_the_pool(made: SyntheticBacklog) -> None:
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.8), Sampling(temperature=0.0), Sampling(temperature=0.005)])
+def test_a_step_of_a_cut_distribution_is_refused_but_from_the_pool(made: SyntheticBacklog, sampling: Sampling) -> None:
     first, *others = made.observations["trajectory-7-0"]
-    order = msgspec.structs.replace(first.order, sampling=Sampling(top_p=0.8))
+    order = msgspec.structs.replace(first.order, sampling=sampling)
     cut = {**made.observations, "trajectory-7-0": [msgspec.structs.replace(first, order=order), *others]}
     made = made._replace(observations=cut)
     assert selected(made).refused == {"cut_distribution": len(made.group.members[0].selected)}
