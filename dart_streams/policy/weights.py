@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
@@ -56,7 +57,12 @@ def save(
     storage = file_storage.open_storage(uri)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         local = Path(scratch) / FILES[kind]
-        save_file(distinct_tensors(state_dict), local, metadata={**FORMAT, **metadata})
+        try:
+            save_file(distinct_tensors(state_dict), local, metadata={**FORMAT, **metadata})
+        except (OSError, SafetensorError) as error:
+            raise OSError(
+                f"{scratch}, where they are prepared, can't be written ({error}): set TMPDIR to a folder with room"
+            ) from error
         sha256 = digest_file(local)
         with storage.reached():
             storage.make_folder()

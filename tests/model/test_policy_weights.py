@@ -6,6 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from dart_streams import config, file_storage
 from dart_streams.errors import UserError
@@ -110,3 +111,12 @@ def test_this_environment_speaks_the_object_store_protocol():
 )
 def test_a_digest_without_a_file_is_that_of_the_file(state, tmp_path):
     assert weights.digest_tensors(state) == weights.save(state, str(tmp_path))
+
+
+def test_a_full_temporary_folder_is_told_as_such(tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(weights, "save_file", full)
+    with pytest.raises(OSError, match=r"where they are prepared, can't be written .*No space left.* TMPDIR"):
+        weights.save(STATE, str(tmp_path / "v3"))
