@@ -31,11 +31,11 @@ def count_steps(episodes: Sequence[EpisodeEntry], settings: Sft) -> int:
 
 def plan_batches(episodes: Sequence[EpisodeEntry], settings: Sft, policy: Policy) -> Iterator[Batch]:
     """Yield the answers of each optimizer step, as steps of trajectories; the last step of an epoch may have fewer."""
-    steps = 0
+    steps, most = 0, count_steps(episodes, settings)
     for epoch in itertools.count():
         answers = [(entry, step) for entry, run in shuffle_runs(episodes, policy, epoch) for step in run]
         for start in range(0, len(answers), settings.batch):
-            if steps == count_steps(episodes, settings):
+            if steps == most:
                 return
             steps += 1
             yield merge_steps(answers[start : start + settings.batch])
