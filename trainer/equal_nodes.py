@@ -24,6 +24,7 @@ MAY_DIFFER = {
     **dict.fromkeys(("telemetry", "tracker", "ui"), "they decide nothing"),
 }
 """Keys, or tables of keys, that may differ between nodes, and the reason. Ranks may decide by any other."""
+MAY_BEGIN = tuple(f"{key}." for key in MAY_DIFFER)
 MODEL_FILES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model"})
 """Suffixes of files from which a model, its tokenizer or its image processor is made."""
 MOST_NAMED = 8
@@ -51,13 +52,8 @@ def refuse_unequal(config: Config, ranks: Ranks, folder: Path, model_dir: Path) 
 
 def settings_of(config: Config) -> dict[str, str]:
     """Return the keys that all nodes must have in common, with their values."""
-    values = key_values(msgspec.to_builtins(config))
-    return {place: msgspec.json.encode(value).decode() for place, value in values if not may_differ(place)}
-
-
-def may_differ(place: str) -> bool:
-    """Return whether a key may differ between nodes."""
-    return any(f"{place}.".startswith(f"{key}.") for key in MAY_DIFFER)
+    same = [one for one in key_values(msgspec.to_builtins(config)) if not f"{one[0]}.".startswith(MAY_BEGIN)]
+    return {place: msgspec.json.encode(value).decode() for place, value in same}
 
 
 def digests_of(model_dir: Path) -> dict[str, str]:

@@ -24,14 +24,10 @@ FILES = (SHARD, METADATA, STATE, MANIFEST)
 class Training:
     """A layer that is trained, and its checkpoints."""
 
-    def __init__(
-        self, folder: Path, *, rate: float = 0.1, width: int = 4, frozen_sha256: str = "", frozen: str = ""
-    ) -> None:
+    def __init__(self, folder: Path, *, rate: float = 0.1, width: int = 4, frozen_sha256: str = "") -> None:
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(width, 3)
-        self.layer.get_parameter(frozen or "weight").requires_grad_(not frozen)
-        trained = [value for value in self.layer.parameters() if value.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=rate, fused=True)
+        self.optimizer = torch.optim.AdamW(self.layer.parameters(), lr=rate, fused=True)
         self.checkpoints = Checkpoints(folder, Ranks(0, 1, torch.device("cpu")), frozen_sha256)
 
     def step(self, number: int, epoch: int = 1) -> Path:
@@ -146,32 +142,6 @@ def test_what_was_trained_beside_other_frozen_weights_is_refused(tmp_path):
     assert Training(tmp_path, frozen_sha256="a" * 64).restore() is not None
     with pytest.raises(UserError, match=r"other frozen weights .* was a{64}, and is b{64}.*policy\.path"):
         Training(tmp_path, frozen_sha256="b" * 64).restore()
-
-
-def test_trained_weights_that_are_frozen_now_are_refused_with_what_to_do(tmp_path):
-    Training(tmp_path).step(1)
-    frozen = Training(tmp_path, frozen="weight")
-    with pytest.raises(UserError, match=r"1 trained tensors that are frozen .* weight: .*trainer\.freeze_vision"):
-        frozen.restore()
-    Training(tmp_path / "other", frozen="weight").step(1)
-    with pytest.raises(UserError, match="not of this policy"):
-        Training(tmp_path / "other").restore()
-
-
-def test_a_parameter_that_never_had_a_gradient_is_restored_without_state(tmp_path):
-    first, second, third = (Training(tmp_path) for _ in range(3))
-    for number, training in enumerate((first, second), start=1):
-        training.layer.register_parameter("unread", torch.nn.Parameter(torch.full((2,), 3.0)))
-        training.optimizer.add_param_group({"params": [training.layer.unread]})
-        if number == 2:
-            assert training.restore() == TrainerState(version=1, train_step=1)
-        training.step(number)
-    third.layer.register_parameter("unread", torch.nn.Parameter(torch.zeros(2)))
-    third.optimizer.add_param_group({"params": [third.layer.unread]})
-    assert third.restore() == TrainerState(version=2, train_step=2)
-    assert torch.equal(third.layer.unread, first.layer.unread)
-    assert float(third.optimizer.state[third.layer.weight]["step"]) == 2
-    assert not any(value.any() for value in third.optimizer.state[third.layer.unread].values())
 
 
 def test_an_undamaged_checkpoint_of_another_model_is_not_called_damaged(tmp_path):

@@ -103,8 +103,8 @@ async def test_a_failure_is_that_of_all_who_wait_and_is_not_kept():
         return encode(data)
 
     cache = ImageCache(encode_later, screens.get, 10 * ONE)
-    asked = await asyncio.gather(*(cache.get(screens.refs) for _ in range(3)), return_exceptions=True)
-    assert [type(answer) for answer in asked] == [EngineFault] * 3
+    for answer in await asyncio.gather(*(cache.get(screens.refs) for _ in range(3)), return_exceptions=True):
+        assert isinstance(answer, EngineFault) and "other tokens" in str(answer)
     broken.clear()
     assert (await cache.get(screens.refs))[0][0].size == ONE
 
@@ -116,15 +116,6 @@ async def test_a_prompt_larger_than_the_cache_is_still_whole():
     assert len({one.item for one in images}) == 5
     many = await asyncio.gather(*(cache.get(screens.refs[:2]) for _ in range(8)))
     assert all(made[0].item == images[0].item for made, _ in many)
-
-
-async def test_an_image_that_cannot_be_encoded_fails_its_request_only():
-    def disagree(_: bytes) -> EncodedImage:
-        raise ParityFault("other tokens")
-
-    screens = Screens(1)
-    with pytest.raises(EngineFault, match="other tokens"):
-        await ImageCache(disagree, screens.get, ONE).get(screens.refs)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

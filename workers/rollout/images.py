@@ -51,14 +51,11 @@ class ImageCache:
     async def get(self, refs: Sequence[BlobRef]) -> tuple[list[EncodedImage], float]:
         """Return the images and the read time (ms); raise EngineFault for a missing or unusable image."""
         started = time.perf_counter()
-        images: dict[str, EncodedImage] = {}
-        missing: dict[str, asyncio.Task[tuple[EncodedImage, float]]] = {}
-        for ref in refs:
-            if ref.sha256 in self._cache:
-                images[ref.sha256] = self._cache[ref.sha256]
-                self._cache.move_to_end(ref.sha256)
-            elif ref.sha256 not in missing:
-                missing[ref.sha256] = self._begun(ref)
+        wanted = {ref.sha256: ref for ref in refs}
+        images = {sha256: self._cache[sha256] for sha256 in wanted if sha256 in self._cache}
+        for sha256 in images:
+            self._cache.move_to_end(sha256)
+        missing = {sha256: self._begun(ref) for sha256, ref in wanted.items() if sha256 not in images}
         made = await asyncio.gather(*map(asyncio.shield, missing.values()))
         images |= {sha256: image for sha256, (image, _) in zip(missing, made, strict=True)}
         read_ms = max((fetch_ms for _, fetch_ms in made), default=0.0)
@@ -66,16 +63,10 @@ class ImageCache:
 
     def _begun(self, ref: BlobRef) -> asyncio.Task[tuple[EncodedImage, float]]:
         """Return the task that reads and encodes an image, which ends even if no request waits for it any more."""
-        task = self._under_way.get(ref.sha256)
-        if task is None:
+        if ref.sha256 not in self._under_way:
             task = self._under_way[ref.sha256] = asyncio.create_task(self._make(ref))
-            task.add_done_callback(lambda done: self._end(ref.sha256, done))
-        return task
-
-    def _end(self, sha256: str, task: asyncio.Task[tuple[EncodedImage, float]]) -> None:
-        del self._under_way[sha256]
-        if not task.cancelled():
-            task.exception()  # Those who wait raise it.
+            task.add_done_callback(lambda _: self._under_way.pop(ref.sha256))
+        return self._under_way[ref.sha256]
 
     async def _make(self, ref: BlobRef) -> tuple[EncodedImage, float]:
         """Return an image, kept, and the time of its read (ms)."""
