@@ -36,6 +36,7 @@ class PageCheck(msgspec.Struct, frozen=True):
     oracle: bool
     seconds: float
     result: str
+    without_effect: list[str] = []
 
 
 @app.command()
@@ -49,8 +50,9 @@ def check(
 ) -> None:
     """Play the first training task of each page, and check the rules of environments.
 
-    A task must start with reward 0, look the same after each reset, and survive any action. The oracle, if there is
-    one, must solve it. Exits with 1 if a rule does not hold.
+    A task must start with reward 0, look the same after each reset, survive any action, and show an effect of one. The
+    oracle, if there is one, must solve it. Kinds of actions without an effect are named. A backend's probe, if it has
+    one, must receive what the contract of actions says. Exits with 1 if a rule does not hold.
     """
     from dart_streams.config import tasks as task_sets
     from workers.env.backends.registry import backend_of
@@ -65,9 +67,9 @@ def check(
         show_json(rows)
     else:
         for row in rows:
-            print_line(
-                f"{row.page}: {row.result} ({row.seconds} s, {'an' if row.oracle else 'no'} oracle): {row.instruction}"
-            )
+            facts = [f"{row.seconds} s", f"{'an' if row.oracle else 'no'} oracle"]
+            facts += [f"no effect of {', '.join(row.without_effect)}"] if row.without_effect else []
+            print_line(f"{row.page}: {row.result} ({', '.join(facts)}): {row.instruction}")
     if failed := sum(row.result != "ok" for row in rows):
         note(f"{failed} of {len(rows)} pages break a rule of environments: docs/how-to/environment.md lists them")
         raise typer.Exit(1)
@@ -87,7 +89,8 @@ async def check_pages(backend: EnvironmentBackend, tasks: Sequence[Task], screen
     """Start the backend, check one page after another, and stop it."""
     await backend.start()
     try:
-        return [await check_page(backend, task, screens) for task in tasks]
+        probe = getattr(backend, "probe", None)
+        return [await check_page(backend, task, screens) for task in [*tasks, *([probe] if probe else [])]]
     finally:
         await backend.stop()
 
@@ -97,7 +100,7 @@ async def check_page(backend: EnvironmentBackend, task: Task, screens: Path | No
     from workers.env import conformance
     from workers.env.environment import EnvironmentFault
 
-    started, instruction, oracle, result = time.monotonic(), "", False, "ok"
+    started, instruction, oracle, result, without = time.monotonic(), "", False, "ok", list[str]()
     try:
         environment = await backend.open(task)
         screen = await environment.reset(task)
@@ -107,9 +110,10 @@ async def check_page(backend: EnvironmentBackend, task: Task, screens: Path | No
             (screens / name).write_bytes(screen.image)
         oracle = await conformance.solve(environment, task)
         await environment.close()
-        await conformance.check(backend, task)
+        without = await conformance.check(backend, task)
     except conformance.ContractViolation as violation:
         result = str(violation).removeprefix(f"{task.task_id}: ")
     except EnvironmentFault as fault:
         result = f"fault: {str(fault).splitlines()[0]}"
-    return PageCheck(task.page, task.task_id, instruction, oracle, round(time.monotonic() - started, 1), result)
+    seconds = round(time.monotonic() - started, 1)
+    return PageCheck(task.page, task.task_id, instruction, oracle, seconds, result, without)

@@ -108,6 +108,11 @@ def known_name(key: str) -> str | None:
     return name if name in NAMED or (len(name) == 1 and name.isprintable()) else None
 
 
+def typed_text(content: str) -> str:
+    """Return a text as it is typed: the end of a line is one character, which is Enter."""
+    return content.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def with_shift(character: str) -> str:
     """Return the character that a key types with Shift."""
     upper = character.upper()

@@ -4,7 +4,7 @@ A process serves many slots; an environment belongs to one episode.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -91,6 +91,22 @@ class Answerer(Protocol):
 
     async def answer(self, text: str) -> None:
         """Take the text with which the policy has ended the episode; the evaluation follows."""
+
+
+class ProbeEnvironment(Environment, Protocol):
+    """An environment of a backend's probe, a task that is its attribute ``probe``, for the contract of actions.
+
+    Its page or program fills the screen and notes the input that reaches it.
+    """
+
+    async def received(self) -> list[list[Any]]:
+        """Return the inputs since the last call, oldest first, in the words of :mod:`dart_streams.actions.contract`."""
+
+    async def leave(self) -> None:
+        """Write everything that a page or program can: files, storage, a clipboard, settings."""
+
+    async def left(self) -> list[str]:
+        """Return the places where something of that is found."""
 
 
 class Preparer(Protocol):

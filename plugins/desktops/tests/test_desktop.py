@@ -30,6 +30,7 @@ from dart_streams.config import Config, Desktop, Env
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from tests.action_probe import ECHO
 from tests.environments import check_family, check_held_ends, check_spoiled, playing
 from tests.keyboard import EDITED, TYPED
 from tests.processes import command_of
@@ -282,6 +283,22 @@ async def test_the_keyboard_types_what_it_types_into_a_page(backend):
         saved = (await environment._outcome()).text("note.txt")
         assert saved is not None
         assert saved.rstrip("\n").split("\n") == ["new", *(text for _, text in (*TYPED, *EDITED))]
+
+
+async def test_a_program_receives_what_the_contract_says(opened):
+    await opened.reset(task("answer"))
+    session = {"command": ["/usr/bin/python3", "-c", ECHO], "files": {}, "watched": []}
+    await opened.sandbox.request("POST", "session", session)
+    read = 0
+
+    async def received() -> list[list]:
+        nonlocal read
+        lines = (await opened._outcome()).output.splitlines()
+        new, read = lines[read:], len(lines)
+        return [json.loads(line) for line in new]
+
+    opened.received = received
+    assert await conformance.find_violations(opened) == []
 
 
 async def test_what_is_held_is_released_at_the_end(backend):

@@ -1,5 +1,6 @@
 """Conversion of typed actions to input events of a phone: touches of one finger, keys, and texts. Pure."""
 
+import re
 from typing import Any
 
 from dart_streams import actions
@@ -100,10 +101,10 @@ def entry_events(action: actions.Action, held: frozenset[str]) -> list[Event]:
 
 
 def text_events(content: str) -> list[Event]:
-    """Return the texts of lines, with Enter between them."""
-    first, *others = content.split("\n")
-    lines: list[list[Event]] = [[["text", line]] if line else [] for line in (first, *others)]
-    return lines[0] + [event for line in lines[1:] for event in (["key", "KEYCODE_ENTER", 0], *line)]
+    """Return the texts between line ends and tabs, which are keys."""
+    parts = re.split("([\n\t])", keys.typed_text(content))
+    pressed = {"\n": "KEYCODE_ENTER", "\t": "KEYCODE_TAB"}
+    return [["key", pressed[part], 0] if part in pressed else ["text", part] for part in parts if part]
 
 
 def key_events(names: list[str] | tuple[str, ...], held: frozenset[str]) -> list[Event]:

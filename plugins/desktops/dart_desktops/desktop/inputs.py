@@ -19,7 +19,7 @@ def input_events(action: actions.Action) -> list[Event]:
         case actions.Scroll(x, y, direction, amount):
             return [["move", x, y], ["scroll", direction, NOTCHES if amount is None else amount]]
         case actions.Type(content):
-            return [["text", content]] if content else []
+            return [["text", keys.typed_text(content)]] if content else []
         case _:
             return pointer_events(action) or keyboard_events(action)
 

@@ -83,7 +83,7 @@ def keyboard_statements(action: actions.Action) -> list[str]:
         case actions.KeyUp(name):
             return [f"pyautogui.keyUp({key!r})" for key in [key_name(name)] if key is not None]
         case actions.Type(content):
-            return typing_statements(content)
+            return typing_statements(keys.typed_text(content))
     return []
 
 

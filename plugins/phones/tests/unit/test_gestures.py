@@ -5,6 +5,7 @@ import pytest
 from dart_phones import gestures
 from dart_streams import actions
 from dart_streams.actions import keys
+from dart_streams.actions.contract import CONTRACT, Received, make_strokes, normalize_inputs
 from tests.keyboard import TYPED
 
 NONE = frozenset[str]()
@@ -24,6 +25,34 @@ def test_keys_type_what_they_type_into_a_page(sequence, text):
     events, held = play_keys(sequence)
     assert "".join(event[1] for event in events if event[0] == "text") == text
     assert not held
+
+
+def touched(sequence) -> list[Received]:
+    """Return the touches and keys of actions in the words of their contract."""
+    words: list[Received] = []
+    for kind, *rest in play_keys(sequence)[0]:
+        match kind:
+            case "down":
+                words.append(["press", "left", *rest, 1])
+            case "up":
+                words.append(["release", "left", *rest])
+            case "text" | "key":
+                words += make_strokes(*(rest[0] if kind == "text" else [rest[0].removeprefix("KEYCODE_")]))
+            case "move":
+                words.append([kind, *rest])
+    return normalize_inputs(words)
+
+
+FINGER = (actions.Click, actions.Drag, actions.Move, actions.MouseDown, actions.MouseUp, actions.Type, actions.Wait)
+
+
+def of_a_finger(action: actions.Action) -> bool:
+    return isinstance(action, FINGER) and getattr(action, "button", "left") == "left"
+
+
+@pytest.mark.parametrize(("sequence", "wanted"), [line for line in CONTRACT if all(map(of_a_finger, line[0]))], ids=str)
+def test_a_finger_does_what_the_contract_of_actions_says(sequence, wanted):
+    assert touched(sequence) == [[*one[:4], 1] if one[0] == "press" else one for one in wanted]
 
 
 def test_a_tap_is_shorter_than_a_long_press():

@@ -1,8 +1,10 @@
 """Backends: ours and those that packages bring, and the contract that each keeps, with one backend for each breach."""
 
+import contextlib
 import io
 import re
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +12,7 @@ from PIL import Image
 
 from console.cli.doctor_checks import check_environment
 from dart_streams.actions import Action, Click, KeyDown, Scroll
+from dart_streams.actions.contract import CONTRACT
 from dart_streams.config import Config, parse
 from dart_streams.config.backends import ENTRY_POINTS
 from dart_streams.config.tasks import Task
@@ -122,6 +125,12 @@ class SharesItsState(Columns):
         return self
 
 
+class IgnoresItsActions(Columns):
+    demonstrate = None
+
+    def act(self, action: Action) -> None: ...
+
+
 class ClosesOnlyAfterAReset(Columns):
     async def close(self) -> None:
         del self.hidden
@@ -156,11 +165,83 @@ async def test_backends_that_keep_the_contract(backend):
         (SharesItsState, "what another one does"),
         (ClosesOnce, "closed twice"),
         (ClosesOnlyAfterAReset, "hidden"),
+        (IgnoresItsActions, "all that were tried are ignored"),
     ],
 )
 async def test_each_breach_of_the_contract_is_found(broken, why):
     with pytest.raises((ContractViolation, AttributeError), match=why):
         await conformance.check(broken(), TASK)
+
+
+class Echo(Columns):
+    """A backend with a probe, which receives what the contract says, and keeps what is left until a reset."""
+
+    probe = TASK
+
+    async def reset(self, task: Task) -> Screen:
+        self.inputs, self.kept = [], []
+        return await super().reset(task)
+
+    def act(self, action: Action) -> None:
+        super().act(action)
+        self.inputs.append(action)
+
+    async def received(self) -> list[list]:
+        played, self.inputs = self.inputs, []
+        return [one for sequence, wanted in CONTRACT if list(sequence) == played for one in wanted]
+
+    async def leave(self) -> None:
+        self.kept.append("a file")
+
+    async def left(self) -> list[str]:
+        return self.kept
+
+
+class ClicksTwiceAtMost(Echo):
+    def act(self, action: Action) -> None:
+        super().act(replace(action, count=2) if getattr(action, "count", 0) == 3 else action)
+
+
+class LeavesAFileAfterAReset(Echo):
+    async def reset(self, task: Task) -> Screen:
+        kept = getattr(self, "kept", [])
+        screen = await super().reset(task)
+        self.kept = kept
+        return screen
+
+
+class LeavesAFileToOthers(Echo):
+    files: ClassVar[list[str]] = []
+
+    async def reset(self, task: Task) -> Screen:
+        found = [] if hasattr(self, "kept") else list(self.files)
+        screen = await super().reset(task)
+        self.kept = found
+        return screen
+
+    async def leave(self) -> None:
+        await super().leave()
+        self.files.append("a file")
+
+
+class FindsNothing(Echo):
+    async def left(self) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Echo, ""),
+        (ClicksTwiceAtMost, r"count=3\): received \[.* not"),
+        (LeavesAFileAfterAReset, "nothing is left after a reset, but a file is"),
+        (LeavesAFileToOthers, "nothing is left in another episode"),
+        (FindsNothing, "a probe finds what it has left"),
+    ],
+)
+async def test_a_probe_shows_what_actions_do_and_what_is_left(kind, why):
+    with pytest.raises(ContractViolation, match=why) if why else contextlib.nullcontext():
+        await conformance.check(kind(), TASK)
 
 
 def png(size: tuple[int, int] = (8, 6), dot: tuple[int, int] | None = None) -> bytes:

@@ -67,17 +67,9 @@ def test_what_is_held_counts_for_the_actions_that_follow():
     assert "modifiers" not in plain[1]
 
 
-@pytest.mark.parametrize(("count", "pressed"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])])
-def test_each_press_of_a_multiple_click_says_which_it_is(count, pressed):
-    calls, _ = input_calls(actions.Click(5, 6, "left", count))
-    assert [call[1]["clickCount"] for call in calls if call[1]["type"] == "mousePressed"] == pressed
-    assert len(split_batches(calls)) == 1
-
-
-def test_a_scroll_turns_the_wheel_by_notches():
-    for amount, pixels in ((None, -100), (1, -100), (5, -500)):
-        (wheel,), _ = input_calls(actions.Scroll(1, 2, "up", amount))
-        assert (wheel[1]["deltaX"], wheel[1]["deltaY"]) == (0, pixels)
+def test_a_scroll_turns_the_wheel_by_a_notch_by_default():
+    (wheel,), _ = input_calls(actions.Scroll(1, 2, "up"))
+    assert (wheel[1]["deltaX"], wheel[1]["deltaY"]) == (0, -100)
 
 
 def test_a_combination_releases_its_keys_in_reverse_order():

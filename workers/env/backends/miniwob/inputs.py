@@ -197,7 +197,7 @@ def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
     A line's end, also of two characters, is Enter, and a tab is the key Tab.
     """
     calls: list[Call] = []
-    for character in content.replace("\r\n", "\n"):
+    for character in keys.typed_text(content):
         name = keys.CHARACTER_KEYS.get(character, character)
         if modifiers_of(held) or key_of(name)[1]:
             calls += hotkey_calls((character,), held)

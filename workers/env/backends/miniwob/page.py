@@ -112,10 +112,12 @@ class MiniwobPage:
 
     async def reset(self, task: Task) -> Screen:
         """Start the task's problem in a loaded or restored document, and return the first screen."""
+        document = self.document(task)
+        if self.page:
+            await self.pooled.begin(document)  # As after an episode: it may leave things when its document goes.
         self.page = task.page
         self.done, self.raw_reward, self._executed = False, 0.0, ""
         self.pooled.episodes += 1
-        document = self.document(task)
         target = await self.pooled.show(document)
         target.episodes += 1
         instruction: str | None = None
