@@ -1,5 +1,6 @@
 """Conversion of typed actions to the formats of other projects' environments."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -7,7 +8,9 @@ import msgspec
 from dart_streams import actions
 from dart_streams.actions import keys
 from workers.env.backends.miniwob.inputs import NAMED_KEYS as DOM_KEYS
+from workers.env.backends.miniwob.inputs import SCROLLS
 
+Held = frozenset[str]
 NOTCH_PIXELS = 100
 """Pixels of a wheel's notch in the browser."""
 NOTCHES = 3
@@ -17,21 +20,21 @@ NAMED_KEYS = {name: key for name, (key, _, _) in DOM_KEYS.items() if name not in
 """Names of keys in Playwright, which has no keys beyond F12."""
 
 
-def to_fields(action: actions.Action) -> dict[str, Any]:
-    """Return an action's fields and its ``type`` in lower case."""
+def to_fields(action: actions.Action, held: Held = frozenset()) -> dict[str, Any]:
+    """Return an action's fields and its ``type`` in lower case, whatever is held."""
     return {"type": type(action).__name__.lower(), **msgspec.to_builtins(action)}
 
 
-def to_browsergym(action: actions.Action) -> str:
+def to_browsergym(action: actions.Action, held: Held = frozenset()) -> str:
     """Return the calls of BrowserGym's action set ``coord`` for an action, a line each; a no-op if there is none.
 
-    A third click is left out: the set has a double click at most.
+    Modifiers in ``held`` are down: Playwright does not let Shift change what a character types.
+
+    The server of Gymnasium adds ``mouse_tripleclick`` and ``mouse_wheel``, see :func:`to_coord`.
     """
     match action:
-        case actions.Click(x, y, button, 2):
-            return f"mouse_dblclick({x}, {y}, {button!r})"
-        case actions.Click(x, y, button):
-            return f"mouse_click({x}, {y}, {button!r})"
+        case actions.Click(x, y, button, count):
+            return f"mouse_{('', '', 'dbl', 'triple')[count]}click({x}, {y}, {button!r})"
         case actions.Move(x, y):
             return f"mouse_move({x}, {y})"
         case actions.MouseDown(x, y, button):
@@ -39,36 +42,40 @@ def to_browsergym(action: actions.Action) -> str:
         case actions.MouseUp(x, y, button):
             return f"mouse_up({x}, {y}, {button!r})"
         case actions.Drag(x, y, to_x, to_y, button):
-            return f"mouse_down({x}, {y}, {button!r})\nmouse_up({to_x}, {to_y}, {button!r})"
+            # The move that begins a drag of a page is not over its target.
+            return f"mouse_down({x}, {y}, {button!r})\nmouse_move({to_x}, {to_y})\nmouse_up({to_x}, {to_y}, {button!r})"
         case actions.Scroll(x, y, direction, amount):
-            return f"mouse_move({x}, {y})\n{scroll(direction, amount)}"
+            pixels = NOTCH_PIXELS * (NOTCHES if amount is None else amount)
+            right, down = SCROLLS[direction]
+            return f"mouse_wheel({x}, {y}, {right * pixels}, {down * pixels})"
         case actions.Type(content):
-            return f"keyboard_type({content!r})" if content else NOTHING
+            text = "".join(map(keys.with_shift, content)) if "shift" in held else content
+            parts = re.split("(\t)", keys.typed_text(text))  # Playwright would insert a tab.
+            calls = ["keyboard_press('Tab')" if part == "\t" else f"keyboard_type({part!r})" for part in parts if part]
+            return "\n".join(calls) or NOTHING
         case actions.Finished(content):
             return f"send_msg_to_user({content!r})"
         case _:
-            return "noop(1000)" if isinstance(action, actions.Wait) else keyboard_call(action)
+            return "noop(1000)" if isinstance(action, actions.Wait) else keyboard_call(action, held)
 
 
-def scroll(direction: actions.Direction, amount: int | None) -> str:
-    """Return the call that turns the wheel at the pointer's position."""
-    pixels = NOTCH_PIXELS * (NOTCHES if amount is None else amount)
-    dx, dy = {"up": (0, -pixels), "down": (0, pixels), "left": (-pixels, 0), "right": (pixels, 0)}[direction]
-    return f"scroll({dx}, {dy})"
+def to_coord(calls: str) -> str:
+    """Return calls with the nearest of the action set, for servers that have no others: a word is selected, no line."""
+    return calls.replace("mouse_tripleclick", "mouse_dblclick").replace("mouse_wheel", "scroll_at")
 
 
-def keyboard_call(action: actions.Action) -> str:
-    """Return the call of a keyboard action, a no-op for an unknown key."""
+def keyboard_call(action: actions.Action, held: Held) -> str:
+    """Return the call of a keyboard action while modifiers are held, a no-op for an unknown key."""
     match action:
         case actions.Hotkey((name,)) if (key := keys.known_name(name)) and not key.isascii():
             return f"keyboard_type({key!r})"
         case actions.Hotkey(names):
-            pressed = [key for name in keys.combine_keys(names) if (key := playwright_key(name)) is not None]
+            pressed = [key for name in keys.combine_keys(names, held) if (key := playwright_key(name)) is not None]
             return f"keyboard_press({'+'.join(pressed)!r})" if pressed else NOTHING
-        case actions.KeyDown(name):
-            return f"keyboard_down({key!r})" if (key := playwright_key(name)) else NOTHING
-        case actions.KeyUp(name):
-            return f"keyboard_up({key!r})" if (key := playwright_key(name)) else NOTHING
+        case actions.KeyDown(name) | actions.KeyUp(name):
+            kind = "down" if isinstance(action, actions.KeyDown) else "up"
+            pressed = [key for one in keys.combine_keys([name], held) if (key := playwright_key(one)) is not None]
+            return f"keyboard_{kind}({pressed[0]!r})" if pressed else NOTHING
     return NOTHING
 
 
@@ -102,7 +109,7 @@ def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
 def phone_entry(action: actions.Action) -> dict[str, Any] | None:
     """Return the JSON action of a text, a key or an offered function, None if there is none."""
     match action:
-        case actions.Type(content) if text := content.removesuffix("\n"):
+        case actions.Type(content) if text := keys.typed_text(content).removesuffix("\n"):
             return {"action_type": "input_text", "text": text}
         case actions.Type("\n"):
             return {"action_type": "keyboard_enter"}

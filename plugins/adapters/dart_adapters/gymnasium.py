@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from dart_adapters import action_formats
 from dart_adapters.gymnasium_process import GymnasiumProcess
 from dart_adapters.screenshots import decode_file
 from dart_adapters.settings import RewardedEpisode, convert_options, text_of
@@ -116,8 +115,7 @@ class GymnasiumEnvironment(RewardedEpisode):
         return await self._observed(self.owner.settings.reset_timeout_s, call="reset", id=name, seed=task.seed)
 
     async def _execute(self, action: Action) -> Screen:
-        converted = action_formats.DIALECTS[self.dialect](action)
-        return await self._observed(self.owner.call_timeout_s, call="step", action=converted)
+        return await self._observed(self.owner.call_timeout_s, call="step", action=self._convert(action))
 
     async def _observed(self, limit_s: float, **request: Any) -> Screen:
         assert self.process is not None

@@ -58,10 +58,8 @@ class EnvironmentServer:
             return {}
         from browsergym.core.action.highlevel import HighLevelActionSet
 
-        return {
-            "action_mapping": HighLevelActionSet(subsets=["coord", "chat"], strict=False).to_python_code,
-            "timeout": MAX_MS,
-        }
+        calls = HighLevelActionSet(["coord", "chat", "custom"], custom_actions=[mouse_tripleclick, mouse_wheel])
+        return {"action_mapping": calls.to_python_code, "timeout": MAX_MS}
 
     def shown(self, observation: Any, reward: float, done: bool) -> dict[str, Any]:
         """Return the screen of an observation, or the environment's rendering."""
@@ -80,6 +78,28 @@ class EnvironmentServer:
         env, self.env, self.id = self.env, None, ""
         if env is not None:
             env.close()
+
+
+def mouse_tripleclick(x: float, y: float, button: str = "left") -> None:
+    """
+    Click a mouse button three times in a row; BrowserGym runs this source beside its own.
+
+    Examples:
+        mouse_tripleclick(5, 236)
+    """  # noqa: D406, D407
+    x, y = map_coordinates(page, x, y)  # type: ignore[name-defined]  # noqa: F821
+    page.mouse.click(x, y, button=button, click_count=3)  # type: ignore[name-defined]  # noqa: F821
+
+
+def mouse_wheel(x: float, y: float, dx: float, dy: float) -> None:
+    """
+    Turn the wheel at a place by pixels of the page, not of a scaled screenshot as ``scroll_at`` does.
+
+    Examples:
+        mouse_wheel(5, 236, 0, 100)
+    """  # noqa: D406, D407
+    page.mouse.move(*map_coordinates(page, x, y))  # type: ignore[name-defined]  # noqa: F821
+    page.mouse.wheel(dx, dy)  # type: ignore[name-defined]  # noqa: F821
 
 
 def use_browser(path: str) -> None:

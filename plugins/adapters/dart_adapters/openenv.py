@@ -98,7 +98,9 @@ class OpenEnvEnvironment(RewardedEpisode):
         return await self._observed("reset", {"seed": task.seed, **named}, self.settings.reset_timeout_s)
 
     async def _execute(self, action: Action) -> Screen:
-        converted = action_formats.DIALECTS[self.dialect](action)
+        converted = self._convert(action)
+        if isinstance(converted, str):
+            converted = action_formats.to_coord(converted)
         fields = {self.settings.action_field: converted} if self.settings.action_field else converted
         return await self._observed("step", fields, self.call_timeout_s)
 

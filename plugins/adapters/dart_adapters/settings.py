@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dart_adapters import action_formats
+from dart_phones.gestures import keys_after
 from dart_streams.actions import Action, Finished
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
@@ -31,6 +33,7 @@ class RewardedEpisode:
         self.reward = 0.0
         self.shown: Screen | None = None
         self._executed: set[str] = set()
+        self._held: action_formats.Held = frozenset()
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action, given in screen pixels, at most once per id."""
@@ -53,8 +56,13 @@ class RewardedEpisode:
     async def _execute(self, action: Action) -> Screen:
         raise NotImplementedError
 
+    def _convert(self, action: Action) -> Any:
+        """Return an action in the environment's dialect, once, as it counts for what is held."""
+        held, self._held = self._held, keys_after(action, self._held)
+        return action_formats.DIALECTS[self.dialect](action, held)
+
     def _restart(self) -> None:
-        self.reward, self.shown = 0.0, None
+        self.reward, self.shown, self._held = 0.0, None, frozenset()
         self._executed.clear()
 
     def _show(self, image: bytes, instruction: str, answer: Mapping[str, Any]) -> Screen:

@@ -13,13 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from PIL import Image
 
 from dart_adapters import gymnasium, gymnasium_server
-from dart_streams.actions import Click, Wait
+from dart_streams.actions import Click, Drag, Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
+from tests.action_probe import LISTEN
+from tests.answering import answering
 from tests.environments import playing
 from workers.env import conformance
 from workers.env.backends.miniwob.browser import find_browser
@@ -76,6 +79,49 @@ async def backend() -> AsyncIterator[gymnasium.GymnasiumBackend]:
 async def test_browsergym_keeps_the_contract(backend, monkeypatch):
     monkeypatch.setattr(gymnasium, "GymnasiumEnvironment", WithOracle)
     await conformance.check(backend, task())
+
+
+TOLD = """
+const tell = (input) => {
+  const request = new XMLHttpRequest();
+  request.open('POST', 'URL', false);  // It has arrived before the action has ended.
+  request.send(JSON.stringify(input));
+};
+listen(tell, 1.5);  // Screens of BrowserGym's MiniWoB++ are so much larger than their pages.
+area.innerHTML = '<b draggable="true" style="position: absolute; top: 120px">drag</b>'
+  + '<b id="target" style="position: absolute; top: 120px; left: 100px">drop</b>';
+target.addEventListener('dragover', (event) => event.preventDefault());
+document.body.style.userSelect = 'none';  // A selected text would be dragged.
+core.startEpisode();
+"""
+
+
+async def test_a_page_receives_what_the_contract_says(tmp_path, monkeypatch):
+    told: list[list] = []
+
+    async def note(request: web.Request) -> web.Response:
+        told.append(await request.json())
+        return web.Response(headers={"Access-Control-Allow-Origin": "*"})
+
+    page = (page_folder() / "click-test.html").read_text().replace("../", f"{page_folder().parent.as_uri()}/")
+    before, _, after = page.partition("var genProblem")
+    monkeypatch.setenv("MINIWOB_URL", f"{tmp_path.as_uri()}/")
+    async with answering(note) as url:
+        listening = f"var genProblem = () => {{}};\n{LISTEN}\nonload = () => {{ {TOLD.replace('URL', url)} }}"
+        (tmp_path / "click-test.html").write_text(f"{before}{listening}</script>{after.partition('</script>')[2]}")
+        own = made()
+        async with playing(own, task()) as environment:
+
+            async def received() -> list[list]:
+                found = told.copy()
+                told.clear()
+                return found
+
+            environment.received = received
+            assert await conformance.find_violations(environment) == []
+            await environment.step(Drag(15, 185, 165, 185), "drop")
+            assert ["drop", "target"] in told
+        await own.stop()
 
 
 async def test_its_processes_get_no_secrets_of_the_worker(backend, monkeypatch):

@@ -1,12 +1,13 @@
 """Keys mean the same on every backend: the browser, desktops (OSWorld's machines among them) and BrowserGym."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from dart_adapters import action_formats
 from dart_desktops.desktop.inputs import NAMED_KEYS, input_events
+from dart_phones import gestures
 from dart_streams import actions
 from dart_streams.actions import keys
 from tests.keyboard import EDITED, TYPED
@@ -39,24 +40,24 @@ def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
     return text
 
 
+def browsergym_calls(sequence: Iterable[actions.Action]) -> Iterator[tuple[str, list]]:
+    """Yield the name and the arguments of BrowserGym's calls for actions."""
+    held: frozenset[str] = frozenset()
+    for action in sequence:
+        for call in ast.parse(action_formats.to_browsergym(action, held)).body:
+            yield call.value.func.id, [ast.literal_eval(argument) for argument in call.value.args]
+        held = gestures.keys_after(action, held)
+
+
 def typed_by_playwright(sequence: Iterable[actions.Action]) -> str:
-    """Return what a US keyboard types by BrowserGym's calls."""
-    down, text = set(), ""
-    for call in (ast.parse(action_formats.to_browsergym(action), mode="eval").body for action in sequence):
-        name, argument = call.func.id, ast.literal_eval(call.args[0])
-        pressed = (
-            argument.replace("++", "+plus").split("+") if name == "keyboard_press" and argument != "+" else [argument]
-        )
-        shift = "Shift" in down or "Shift" in pressed
+    """Return what Playwright types by BrowserGym's calls: a character, also while Shift is held."""
+    text = ""
+    for name, (argument, *_) in browsergym_calls(sequence):
+        pressed = argument.replace("++", "+plus").split("+") if argument != "+" else [argument]
         for one in pressed if name in {"keyboard_press", "keyboard_down"} else []:
             key = {"plus": "+", "Space": " "}.get(one, one)
-            text += "" if len(key) > 1 else keys.with_shift(key) if shift else key
-        if name == "keyboard_type":
-            text += "".join(keys.with_shift(one) if shift and one.isascii() else one for one in argument)
-        if name == "keyboard_down":
-            down.add(argument)
-        elif name == "keyboard_up":
-            down.discard(argument)
+            text += key if len(key) == 1 else ""
+        text += argument if name == "keyboard_type" else ""
     return text
 
 
@@ -135,43 +136,3 @@ def test_what_has_no_key_presses_none():
 def test_the_table_has_each_kind_of_action_of_the_keyboard():
     kinds = {type(action) for sequence, _ in (*TYPED, *EDITED) for action in sequence}
     assert kinds == {actions.Hotkey, actions.KeyDown, actions.KeyUp, actions.Type}
-
-
-POINTED: list[tuple[actions.Action, list[list[object]]]] = [
-    (actions.Click(9, 8, "left", 2), [["move", 9, 8], *[["press", "left"], ["release", "left"]] * 2]),
-    (actions.Click(9, 8, "right"), [["move", 9, 8], ["press", "right"], ["release", "right"]]),
-    (actions.Click(9, 8, "middle", 3), [["move", 9, 8], *[["press", "middle"], ["release", "middle"]] * 3]),
-    (
-        actions.Drag(2, 4, 8, 20, "right"),
-        [["move", 2, 4], ["press", "right"], ["move", 5, 12], ["move", 8, 20], ["release", "right"]],
-    ),
-    *(
-        (actions.Scroll(9, 8, direction, 3), [["move", 9, 8], ["scroll", direction, 3]])
-        for direction in ("up", "down", "left", "right")
-    ),
-]
-
-
-@pytest.mark.parametrize(("action", "wanted"), POINTED, ids=str)
-def test_the_mouse_does_the_same_in_the_browser_and_on_desktops(action, wanted):
-    assert input_events(action) == wanted
-    assert seen_of(inputs.input_calls(action)[0]) == wanted
-
-
-def seen_of(calls: list[inputs.Call]) -> list[list[object]]:
-    """Return the browser's events of the mouse in a desktop's words, without moves to where it is."""
-    seen: list[list[object]] = []
-    for _, event in calls:
-        place = ["move", event["x"], event["y"]]
-        if place not in seen:
-            seen.append(place)
-        match event["type"]:
-            case "mousePressed":
-                seen.append(["press", event["button"]])
-            case "mouseReleased":
-                seen.append(["release", event["button"]])
-            case "mouseWheel":
-                down, right = event["deltaY"] // inputs.SCROLL_PIXELS, event["deltaX"] // inputs.SCROLL_PIXELS
-                direction = "down" if down > 0 else "up" if down < 0 else "right" if right > 0 else "left"
-                seen.append(["scroll", direction, abs(down + right)])
-    return seen
