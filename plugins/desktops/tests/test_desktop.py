@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import platform
 import shlex
@@ -102,6 +103,33 @@ async def test_what_a_window_ends_by_solves_nothing(backend, family, keys):
         await environment.step(Hotkey(keys), "end")
         assert await environment.evaluate() == 0.0
         await environment.close()
+
+
+MOVED = ("ctrl x", "alt up", "ctrl v")
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "reward"),
+    [
+        ("remove", MOVED, 0),
+        ("remove", ("f2", "ctrl a", "x", "enter"), 0),
+        ("remove", ("delete", "enter"), 1),
+        ("calculate", (), 1),
+    ],
+    ids=str,
+)
+async def test_what_else_solves_a_task_and_what_does_not(backend, family, keys, reward):
+    """A file in another place is not deleted, one in the trash is; a product that was typed is shown."""
+    async with playing(backend, task(family)) as environment:
+        name = environment.problem.instruction.removeprefix("Delete ").removeprefix("Calculate ").rstrip(".")
+        first = (
+            [Type(name), Hotkey(("escape",))]
+            if family == "remove"
+            else [Type(str(math.prod(map(int, name.split("*")))))]
+        )
+        for number, action in enumerate([*first, *(Hotkey(tuple(one.split())) for one in keys)]):
+            await environment.step(action, f"{number}")
+        assert await environment.evaluate() == reward
 
 
 @pytest.mark.parametrize("family", ["answer", "edit"])

@@ -95,16 +95,16 @@ def edit(rng: random.Random) -> Problem:
 
 
 def remove(rng: random.Random) -> Problem:
-    """Make a folder in a file manager, of which one file is to be deleted."""
+    """Make a folder in a file manager, of which one file is to be deleted or put into the trash."""
     names = [f"{word.lower()}.txt" for word in rng.sample(WORDS, ROWS)]
     target = rng.choice(names)
-    left = sorted(set(names) - {target})
+    left, copies = sorted(set(names) - {target}), f"copies of {target}"
     return Problem(
         instruction=f"Delete {target}.",
         command=("pcmanfm", "--no-desktop", "files"),
-        files={f"files/{name}": "" for name in names},
-        watched=("files",),
-        solved=lambda outcome, _: outcome.state["files"] == left,
+        files={f"files/{name}": name for name in names},
+        watched=("files", copies),
+        solved=lambda outcome, _: (outcome.state["files"], outcome.state[copies]) == (left, []),
         oracle=in_turn(Type(target), Hotkey(("escape",)), Hotkey(("shift", "delete")), Hotkey(("enter",))),
     )
 

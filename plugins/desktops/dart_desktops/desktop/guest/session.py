@@ -6,7 +6,6 @@ Each session starts clean: all processes are ended, and all writable folders are
 import asyncio
 import base64
 import contextlib
-import itertools
 import os
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_desktops.desktop.guest import processes, windows
+from dart_desktops.desktop.guest import file_calls, processes, windows
 from dart_desktops.desktop.guest.display import XDisplay
 
 HOME = Path("/home/user")
@@ -35,8 +34,6 @@ WINDOW_MANAGER = ("openbox", "--sm-disable")
 NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
 """Makes GTK ignore the accessibility bus."""
 OUTPUT_CHARACTERS = 65536
-CONTENT_BYTES, NAMES = 2**20, 1000
-"""Maximum size of a watched file and number of names of a watched folder."""
 FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 BACKGROUND = 0x5E2750
 """Color of an empty desktop, red, green and blue."""
@@ -150,7 +147,7 @@ class DesktopSession:
         self.display = self.app = self.prepared = None
         for folder in WRITABLE:
             if folder.is_dir():
-                empty_folder(folder)
+                file_calls.empty_folder(folder)
 
     @property
     def shown(self) -> XDisplay:
@@ -168,7 +165,7 @@ class DesktopSession:
 
     def state(self) -> dict[str, Any]:
         """Return the contents of the watched paths, None for a missing one."""
-        return {name: path_content(HOME / name) for name in self.watched}
+        return {name: file_calls.seen_content(HOME / name, WRITABLE) for name in self.watched}
 
     def outcome(self) -> dict[str, Any]:
         """Return the application's exit code (None: it runs), its output, and the contents of the watched paths."""
@@ -261,20 +258,6 @@ class DesktopSession:
             await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def empty_folder(folder: Path) -> None:
-    """Remove all that is in a folder, also below folders without permissions."""
-    folder.chmod(folder.stat().st_mode | 0o700)
-    for path, folders, _ in os.walk(folder):
-        for inner in (Path(path, name) for name in folders):
-            if not inner.is_symlink():
-                inner.chmod(0o700)
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-
-
 def lay_out() -> None:
     """Create the folders of a session, and its home."""
     for folder in (RUNTIME, FRAMES, HOME):
@@ -303,22 +286,3 @@ def read_output() -> str:
     with contextlib.suppress(OSError), OUTPUT.open(errors="replace") as output:
         return output.read(OUTPUT_CHARACTERS)
     return ""
-
-
-def path_content(path: Path) -> Any:
-    """Return a file's bytes in base64, a folder's names, None if the path does not exist, or True for all else.
-
-    Names that are no UTF-8 are replaced, as JSON has no such text.
-    """
-    try:
-        if path.is_dir():
-            with os.scandir(os.fsencode(path)) as entries:
-                names = [entry.name.decode(errors="replace") for entry in itertools.islice(entries, NAMES + 1)]
-            return sorted(names) if len(names) <= NAMES else True
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # A FIFO has no writer.
-            content = file.read(CONTENT_BYTES + 1) if path.is_file() else None
-        return True if content is None or len(content) > CONTENT_BYTES else base64.b64encode(content).decode()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError:
-        return True
