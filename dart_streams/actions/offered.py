@@ -29,12 +29,19 @@ def check_offer(offer: OfferedCall) -> None:
 
 
 def check_call(call: Call, offered: Sequence[OfferedCall]) -> None:
-    """Raise :class:`Unparsable` unless a function of this name is offered and takes these arguments."""
+    """Raise :class:`Unparsable` unless a function of this name is offered and takes these arguments.
+
+    So does a schema that cannot be applied: one with an unknown reference or type, a circle, or too large numbers.
+    """
     function = next((one for one in offered if one.name == call.name), None)
     if function is None:
         names = ", ".join(one.name for one in offered)
         raise Unparsable(f"unknown function {call.name[:80]!r}: offered are {names}", "call")
-    error = next(validator_of(function.parameters).iter_errors(call.arguments), None)
+    try:
+        error = next(validator_of(function.parameters).iter_errors(call.arguments), None)
+    except Exception as fault:  # noqa: BLE001 - a schema of a third party, whose evaluation raises errors of any kind
+        reason = f"{type(fault).__name__}: {str(fault)[:300]}"
+        raise Unparsable(f"the schema of {call.name} cannot be applied: {reason}", "call") from None
     if error is not None:
         place = "".join(f"[{step!r}]" for step in error.absolute_path)
         raise Unparsable(f"the arguments{place} of {call.name}: {error.message[:300]}", "call")

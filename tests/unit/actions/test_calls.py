@@ -48,6 +48,27 @@ def test_a_call_that_does_not_fit_is_an_error_of_the_answer(dialect, call, why):
 
 
 @pytest.mark.parametrize(
+    "cell",
+    [
+        {"$ref": "#/$defs/Cell"},
+        {"$ref": "https://schemas.invalid/cell.json"},
+        {"$ref": "#/properties/cell"},
+        {"$dynamicRef": "#cell"},
+        {"$ref": "#/cells/first"},
+        {"$ref": "#/cells/second"},
+        {"multipleOf": 0.1},
+    ],
+    ids=str,
+)
+def test_a_schema_that_cannot_be_applied_is_an_error_of_the_answer(cell):
+    schema = {"properties": {"cell": cell}, "cells": {"first": 5, "second": {"type": "cell"}}}
+    call = Call("calc.set", {"cell": 10**400})
+    with pytest.raises(Unparsable, match=r"the schema of calc\.set cannot be applied: \w+: ") as error:
+        Native().read(Native().write(call, VIEW), VIEW, (offer_call("calc.set", "", schema),))
+    assert error.value.kind == "call"
+
+
+@pytest.mark.parametrize(
     "arguments",
     ["", "[]", "5", "{", '{"a": NaN}', '{"a": 1e999}', '{"a": "\\\\ud800"}', "{" * 5000, '{"a": ' + "9" * 5000 + "}"],
     ids=lambda text: text[:12],
