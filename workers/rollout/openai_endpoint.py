@@ -1,18 +1,21 @@
 """HTTP client of an OpenAI-compatible endpoint, with bounded calls and safe retries.
 
-A call is retried if the connection failed or the endpoint did not take the request (429, 503). Anything else may have
+A call is retried if the connection failed or the endpoint did not take the request (429, 503), also if it says so
+with status 200. Anything else may have
 been computed and paid for, and is an error of the request.
 """
 
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import aiohttp
+import msgspec
 import structlog
 
 from dart_streams.config.openai import Openai
+from dart_streams.config.text import MALFORMED
 from dart_streams.connection.auth import read_secret
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused
@@ -26,6 +29,8 @@ MAX_RESPONSE_BYTES = 16 << 20
 """Maximum response size."""
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 8.0
 """Pauses between tries, doubled each time, unless the endpoint asks for another."""
+MOST_ASKED_S = 60.0
+"""Maximum wait that an endpoint may ask for; after a longer one, one request tries it again."""
 NOT_TAKEN = frozenset({429, 503})
 """Statuses of requests that were not computed."""
 REFUSED = frozenset({401, 403, 404})
@@ -33,6 +38,8 @@ REFUSED = frozenset({401, 403, 404})
 REJECTED = frozenset({400, 422})
 """Statuses that reject this body only."""
 EXCERPT = 200
+STATUSES = {"rate_limit": 429, "overloaded": 503}
+"""What names of errors contain, and the status that says the same."""
 
 log = structlog.get_logger()
 
@@ -43,6 +50,16 @@ class EndpointRefused(AccessRefused):
 
 class RequestRejected(EngineFault):
     """The endpoint rejects this body: a field or its length."""
+
+
+class ReportedError(msgspec.Struct, frozen=True):
+    """Body of a response, or a choice in it, that reports an error, whatever its status is."""
+
+    error: Any = None
+    object: Any = None
+    message: Any = None
+    code: Any = None
+    choices: "list[ReportedError]" = []
 
 
 class ChatEndpoint:
@@ -59,6 +76,8 @@ class ChatEndpoint:
         self.key = read_secret(settings.api_key, f"{section}.api_key") if settings.api_key else ""
         self.connections = connections
         self._open_at = Deadline(0.0)
+        self._asked_s = 0.0
+        """Last wait that the endpoint asked for, unbounded."""
 
     async def __aenter__(self) -> Self:
         """Create the client; nothing is sent yet."""
@@ -81,7 +100,7 @@ class ChatEndpoint:
         """Return the response to a body; raise EngineFault, or :class:`EndpointRefused` if every request would fail."""
         tried = 0
         while True:
-            await self._wait(deadline, self._open_at.remaining_s, "the endpoint asks to wait")
+            probe = await self._wait_turn(deadline)
             tried += 1
             try:
                 async with deadline.timeout():
@@ -93,16 +112,22 @@ class ChatEndpoint:
                 raise EngineFault(f"no response from {url} in time") from None
             except (aiohttp.ClientError, ConnectionError) as error:
                 raise EngineFault(f"{url} failed: {type(error).__name__}: {error}") from None
+            reported = reported_error(data) if status == 200 else None
+            status, data = reported or (status, data)
+            if probe and status not in NOT_TAKEN:
+                self._asked_s, self._open_at = 0.0, Deadline(0.0)
             if status == 200:
                 return data
             reason = f"{url} answered {status}: {self._excerpt(data)}"
             if status not in NOT_TAKEN:
                 self._fail(status, reason)
             asked_s = retry_after_s(headers.get("Retry-After"), headers.get("Date"))
-            if asked_s is not None and asked_s > self._open_at.remaining_s:
-                self._open_at = Deadline(asked_s)
+            wait_s = pause_s(tried) if asked_s is None else min(asked_s, MOST_ASKED_S)
+            if asked_s is not None and wait_s > self._open_at.remaining_s:
+                self._asked_s, self._open_at = asked_s, Deadline(wait_s)
+                reason += f" (Retry-After: {asked_s:.0f} s)"
             log.info("endpoint not ready", status=status, retry_after_s=asked_s, tried=tried)
-            await self._wait(deadline, pause_s(tried) if asked_s is None else asked_s, reason)
+            await self._wait(deadline, wait_s, reason)
 
     async def context(self, deadline: Deadline) -> int | None:
         """Return the model's context length if the endpoint lists it, otherwise None."""
@@ -127,6 +152,14 @@ class ChatEndpoint:
                 raise EngineFault(f"{response.url} answered more than {MAX_RESPONSE_BYTES >> 20} MiB")
         return bytes(data)
 
+    async def _wait_turn(self, deadline: Deadline) -> bool:
+        """Wait as long as the endpoint asks; return whether this request tries it while the others wait on."""
+        while left_s := self._open_at.remaining_s:
+            await self._wait(deadline, left_s, f"the endpoint asks to wait {self._asked_s:.0f} s")
+        if probe := self._asked_s > MOST_ASKED_S:
+            self._open_at = Deadline(MOST_ASKED_S)
+        return probe
+
     async def _wait(self, deadline: Deadline, seconds: float, reason: str) -> None:
         """Wait; raise EngineFault with the reason if the deadline would pass meanwhile."""
         if seconds and seconds >= deadline.remaining_s:
@@ -150,3 +183,32 @@ class ChatEndpoint:
 def pause_s(tried: int) -> float:
     """Return the pause after ``tried`` tries, with jitter (seconds)."""
     return min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tried - 1)) * random.uniform(0.5, 1.0)
+
+
+def reported_error(data: bytes) -> tuple[int, bytes] | None:
+    """Return status and JSON of the error in a response of status 200, None without one.
+
+    A choice with text was computed, whatever its error's code is: its status is 500.
+    """
+    if b'"error"' not in data:
+        return None
+    try:
+        body = msgspec.json.decode(data, type=ReportedError)
+    except MALFORMED:
+        return None
+    for part in (body, *body.choices):
+        error = part.error or ({"code": part.code, "message": part.message} if part.object == "error" else None)
+        if error:
+            text = isinstance(part.message, dict) and part.message.get("content")
+            return 500 if text else status_of(error), msgspec.json.encode(error)
+    return None
+
+
+def status_of(error: object) -> int:
+    """Return the status that an error's code or type tells, 500 if none."""
+    fields = error if isinstance(error, dict) else {}
+    code = str(fields.get("code") or "")
+    if code.isascii() and code.isdigit() and len(code) == 3:
+        return int(code)
+    told = f"{code} {fields.get('type')}"
+    return next((status for words, status in STATUSES.items() if words in told), 500)

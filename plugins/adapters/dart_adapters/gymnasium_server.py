@@ -8,6 +8,7 @@ import base64
 import importlib
 import io
 import json
+import math
 import os
 import sys
 import traceback
@@ -39,6 +40,8 @@ class EnvironmentServer:
         if request["call"] == "reset":
             return self.reset(request["id"], request["seed"])
         observation, reward, terminated, truncated, _ = self.env.step(request["action"])
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward is {reward}: it is a finite number")
         return self.shown(observation, float(reward), bool(terminated or truncated))
 
     def reset(self, name: str, seed: int) -> dict[str, Any]:
@@ -49,7 +52,7 @@ class EnvironmentServer:
             self.id = name
         observation, _ = self.env.reset(seed=seed)
         goal = observation.get("goal") if isinstance(observation, dict) else None  # BrowserGym's.
-        self.instruction = str(goal or name)
+        self.instruction = encodable(str(goal or name))
         return self.shown(observation, 0.0, False)
 
     def settings(self) -> dict[str, Any]:
@@ -110,6 +113,11 @@ def use_browser(path: str) -> None:
     BrowserType.launch = lambda self, **given: launch(self, **{"executable_path": path, "timeout": MAX_MS} | given)
 
 
+def encodable(text: str) -> str:
+    """Return a text with halves of characters escaped, which no JSON may contain."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def main() -> None:
     """Serve requests until they end."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -122,7 +130,7 @@ def main() -> None:
             response = server.answer(json.loads(line))
         except Exception as error:  # noqa: BLE001 - any error of a third-party environment is its fault
             traceback.print_exc()
-            response = {"fault": f"{type(error).__name__}: {error}"[:1000]}
+            response = {"fault": encodable(f"{type(error).__name__}: {error}"[:1000])}
         answers.write(json.dumps(response) + "\n")
     server.close()
 

@@ -1,11 +1,19 @@
 """The process of a Gymnasium environment."""
 
 import asyncio
+import json
+import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import psutil
+import pytest
 
 from dart_adapters.gymnasium_process import GymnasiumProcess
+from dart_adapters.gymnasium_server import EnvironmentServer
 
 
 async def test_of_an_ended_process_nothing_is_killed_as_its_id_may_be_anothers(monkeypatch):
@@ -16,3 +24,15 @@ async def test_of_an_ended_process_nothing_is_killed_as_its_id_may_be_anothers(m
     monkeypatch.setattr(psutil, "Process", asked.append)
     await own.stop()
     assert not asked
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("nan")])
+def test_a_reward_without_a_value_is_named_and_halves_of_characters_are_escaped(monkeypatch, reward):
+    seen = {"screenshot": np.zeros((4, 4, 3), np.uint8), "goal": "a \ud800"}
+    env = SimpleNamespace(reset=lambda seed: (seen, {}), step=lambda action: (seen, reward, False, False, {}))
+    monkeypatch.setitem(sys.modules, "gymnasium", SimpleNamespace(make=lambda *_, **__: env))
+    server = EnvironmentServer([], "")
+    shown = server.answer({"call": "reset", "id": "x", "seed": 0})
+    assert msgspec.json.decode(json.dumps(shown))["instruction"] == r"a \ud800"
+    with pytest.raises(ValueError, match=f"the reward is {reward}"):
+        server.answer({"call": "step", "action": "x"})

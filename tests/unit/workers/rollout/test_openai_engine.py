@@ -12,6 +12,7 @@ from PIL import Image
 from console.launch.services.daemon import free_port
 from dart_streams.actions import dialects
 from dart_streams.config import Config, parse
+from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 from tests import events
 from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
@@ -143,6 +144,39 @@ async def test_a_wait_longer_than_the_request_has_is_an_error_at_once():
     assert len(endpoint.bodies) == 1
 
 
+async def test_after_a_long_wait_one_request_tries_the_endpoint_again(monkeypatch):
+    monkeypatch.setattr(openai_endpoint, "MOST_ASKED_S", 0.3)
+    limit = says({}, 429, Retry_After="86400")
+    async with served(limit, limit, says(chat())) as endpoint:
+        engine = OpenaiEngine(config(endpoint.url), read)
+        async with engine.endpoint, asyncio.timeout(60):
+            with pytest.raises(EngineFault, match=r"asks to wait|answered 429"):
+                await engine._ask([], {}, Sampling(), Deadline(0.2))
+            await asyncio.gather(*(engine.generate(request()) for _ in range(3)))
+            await engine.generate(request())
+    assert len(endpoint.times_s) == 6
+    assert min(endpoint.times_s[n] - endpoint.times_s[n - 1] for n in (1, 2)) >= 0.29, "the others wait for the one"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "slow down", "code": 429}},
+        {"error": {"message": "slow down", "code": "503"}, "choices": []},
+        {"error": {"message": "slow down", "type": "rate_limit_error"}},
+        {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
+        {"error": {"message": "slow down", "type": "overloaded_error"}},
+        {"object": "error", "message": "slow down", "code": 429, "note": "error"},
+        {"choices": [{"finish_reason": "error", "error": {"code": 429, "message": "slow down"}}]},
+    ],
+    ids=str,
+)
+async def test_a_refusal_of_status_200_is_waited_for_as_its_code_says(error):
+    async with served(says(error), says(chat())) as endpoint:
+        assert (await answered(endpoint.url)).text == "Action: wait()"
+    assert len(endpoint.bodies) == 2
+
+
 async def test_a_rate_limit_without_end_is_an_error_before_the_deadline(monkeypatch):
     monkeypatch.setattr(openai_endpoint, "pause_s", lambda tried: 0.01 if tried < 3 else 3600.0)
     async with served(says({}, 429)) as endpoint:
@@ -159,6 +193,14 @@ async def test_a_rate_limit_without_end_is_an_error_before_the_deadline(monkeypa
         (says({}, 504), "504"),
         (says({"error": "context too long"}, 400), "400.*context too long"),
         (says({}, 301, Location="http://127.0.0.1:9/v1"), "301"),
+        (says({"error": {"message": "no memory", "code": 500}, "choices": []}), "500.*no memory"),
+        (says({"error": "no memory", "id": "1"}), "no memory"),
+        (says({"error": {"message": "too long", "code": 400}}), "400.*too long"),
+        (says({"choices": [{"error": {"message": "no memory", "code": 502}}]}), "502.*no memory"),
+        (
+            says({"choices": [{"message": {"content": "A"}, "error": {"message": "slow", "code": 429}}]}),
+            "500.*slow",
+        ),
         (truncates, "failed: "),
         (writes(b""), "not a chat completion"),
         (writes(b"<html>Gateway</html>"), "not a chat completion"),
