@@ -402,11 +402,12 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
 
 
 async def test_a_session_leaves_nothing_to_the_next(opened):
-    """A session leaves files in every writable folder, a daemon, and properties of the display."""
+    """A session leaves files in every writable folder, a daemon, properties of the display, and shared memory."""
     traces = "/tmp /run /var/tmp /dev/shm /home/user /run/user/1000"
     files = f"for f in {traces}; do echo left > $f/left; mkdir -p $f/.left/a; chmod 0 $f/.left $f; done"
-    await run(opened, f"{files}; setsid sleep 1000 & xprop -root -f LEFT 8s -set LEFT behind")
-    look = f"ls -A {traces} | grep left; pgrep -x sleep; xprop -root LEFT | grep behind; true"
+    shared = "ipcmk -M 4096 -S 1 -Q"
+    await run(opened, f"{files}; {shared}; setsid sleep 1000 & xprop -root -f LEFT 8s -set LEFT behind")
+    look = f"ls -A {traces} | grep left; pgrep -x sleep; xprop -root LEFT | grep behind; tail -qn +2 /proc/sysvipc/*"
     assert await run(opened, look) == ""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ TERMINALS_INTERVAL_S = 0.5
 EXCEEDED = 65
 """Exit code of a sandbox that has opened more terminals."""
 TERMINALS = "/dev/pts"
+IPC_RMID = 0
 reaping = threading.RLock()
 """Held while a process is started, reaped or signalled: once reaped, its id may be another's."""
 owned: "dict[int, OwnedProcess]" = {}
@@ -131,6 +133,20 @@ def end_all(besides: Iterable[int]) -> None:
                     os.kill(pid, number)
         reap_ended()
         time.sleep(POLL_INTERVAL_S)
+
+
+def remove_shared() -> None:
+    """Remove the shared memory, semaphores and queues of System V, which outlive their processes."""
+    libc = ctypes.CDLL(None)
+    calls = {
+        "shm": (libc.shmctl, IPC_RMID, None),
+        "sem": (libc.semctl, 0, IPC_RMID),
+        "msg": (libc.msgctl, IPC_RMID, None),
+    }
+    for kind, (control, *arguments) in calls.items():
+        with contextlib.suppress(FileNotFoundError):  # A kernel without it.
+            for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]:
+                control(int(line.split()[1]), *arguments)
 
 
 def reap_ended() -> None:

@@ -143,6 +143,7 @@ class DesktopSession:
             with contextlib.suppress(Exception):  # Its server may have ended.
                 self.display.close()
         processes.end_all({os.getpid()})
+        processes.remove_shared()
         self.parts.clear()
         self.display = self.app = self.prepared = None
         for folder in WRITABLE:
