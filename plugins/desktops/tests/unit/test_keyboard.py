@@ -1,7 +1,7 @@
 """Keys mean the same on every backend: the browser, desktops (OSWorld's machines among them) and BrowserGym."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
@@ -40,24 +40,18 @@ def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
     return text
 
 
-def browsergym_calls(sequence: Iterable[actions.Action]) -> Iterator[tuple[str, list]]:
-    """Yield the name and the arguments of BrowserGym's calls for actions."""
-    held: frozenset[str] = frozenset()
-    for action in sequence:
-        for call in ast.parse(action_formats.to_browsergym(action, held)).body:
-            yield call.value.func.id, [ast.literal_eval(argument) for argument in call.value.args]
-        held = gestures.keys_after(action, held)
-
-
 def typed_by_playwright(sequence: Iterable[actions.Action]) -> str:
     """Return what Playwright types by BrowserGym's calls: a character, also while Shift is held."""
-    text = ""
-    for name, (argument, *_) in browsergym_calls(sequence):
-        pressed = argument.replace("++", "+plus").split("+") if argument != "+" else [argument]
-        for one in pressed if name in {"keyboard_press", "keyboard_down"} else []:
-            key = {"plus": "+", "Space": " "}.get(one, one)
-            text += key if len(key) == 1 else ""
-        text += argument if name == "keyboard_type" else ""
+    held, text = frozenset[str](), ""
+    for action in sequence:
+        for call in ast.parse(action_formats.to_browsergym(action, held)).body:
+            name, argument = call.value.func.id, ast.literal_eval(call.value.args[0])
+            pressed = argument.replace("++", "+plus").split("+") if argument not in {0, "+"} else [argument]
+            for one in pressed if name in {"keyboard_press", "keyboard_down"} else []:
+                key = {"plus": "+", "Space": " "}.get(one, one)
+                text += key if len(key) == 1 else ""
+            text += argument if name == "keyboard_type" else ""
+        held = gestures.keys_after(action, held)
     return text
 
 

@@ -176,11 +176,15 @@ async def test_each_breach_of_the_contract_is_found(broken, why):
 class Echo(Columns):
     """A backend with a probe, which receives what the contract says, and keeps what is left until a reset."""
 
-    probe = TASK
+    probe, kept = TASK, None
 
     async def reset(self, task: Task) -> Screen:
-        self.inputs, self.kept = [], []
+        self.inputs = []
+        self.forget()
         return await super().reset(task)
+
+    def forget(self) -> None:
+        self.kept = []
 
     def act(self, action: Action) -> None:
         super().act(action)
@@ -203,21 +207,15 @@ class ClicksTwiceAtMost(Echo):
 
 
 class LeavesAFileAfterAReset(Echo):
-    async def reset(self, task: Task) -> Screen:
-        kept = getattr(self, "kept", [])
-        screen = await super().reset(task)
-        self.kept = kept
-        return screen
+    def forget(self) -> None:
+        self.kept = self.kept or []
 
 
 class LeavesAFileToOthers(Echo):
     files: ClassVar[list[str]] = []
 
-    async def reset(self, task: Task) -> Screen:
-        found = [] if hasattr(self, "kept") else list(self.files)
-        screen = await super().reset(task)
-        self.kept = found
-        return screen
+    def forget(self) -> None:
+        self.kept = self.files.copy() if self.kept is None else []
 
     async def leave(self) -> None:
         await super().leave()
