@@ -113,7 +113,7 @@ def test_a_digest_without_a_file_is_that_of_the_file(state, tmp_path):
     assert weights.digest_tensors(state) == weights.save(state, str(tmp_path))
 
 
-def test_a_full_temporary_folder_is_told_as_such(tmp_path, monkeypatch):
+def test_a_full_temporary_folder_is_named(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 

@@ -205,10 +205,10 @@ def reported_error(data: bytes) -> tuple[int, bytes] | None:
 
 
 def status_of(error: object) -> int:
-    """Return the status that an error's code or type tells, 500 if none."""
+    """Return the status that an error's code or type says, 500 if none."""
     fields = error if isinstance(error, dict) else {}
     code = str(fields.get("code") or "")
     if code.isascii() and code.isdigit() and len(code) == 3:
         return int(code)
-    told = f"{code} {fields.get('type')}"
-    return next((status for words, status in STATUSES.items() if words in told), 500)
+    named = f"{code} {fields.get('type')}"
+    return next((status for words, status in STATUSES.items() if words in named), 500)

@@ -52,7 +52,7 @@ class EnvironmentServer:
             self.id = name
         observation, _ = self.env.reset(seed=seed)
         goal = observation.get("goal") if isinstance(observation, dict) else None  # BrowserGym's.
-        self.instruction = encodable(str(goal or name))
+        self.instruction = encodable_text(str(goal or name))
         return self.shown(observation, 0.0, False)
 
     def settings(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def use_browser(path: str) -> None:
     BrowserType.launch = lambda self, **given: launch(self, **{"executable_path": path, "timeout": MAX_MS} | given)
 
 
-def encodable(text: str) -> str:
+def encodable_text(text: str) -> str:
     """Return a text with halves of characters escaped, which no JSON may contain."""
     return text.encode(errors="backslashreplace").decode()
 
@@ -130,7 +130,7 @@ def main() -> None:
             response = server.answer(json.loads(line))
         except Exception as error:  # noqa: BLE001 - any error of a third-party environment is its fault
             traceback.print_exc()
-            response = {"fault": encodable(f"{type(error).__name__}: {error}"[:1000])}
+            response = {"fault": encodable_text(f"{type(error).__name__}: {error}"[:1000])}
         answers.write(json.dumps(response) + "\n")
     server.close()
 

@@ -74,7 +74,7 @@ def test_the_newest_feedback_is_imitated_again_and_newer_replaces_older():
     assert msgspec.json.decode(msgspec.json.encode(memory), type=SuccessMemory) == memory
 
 
-def test_a_correction_that_arrives_replaces_the_earlier_one_in_the_same_step():
+def test_a_correction_replaces_the_earlier_one_in_the_same_step():
     earlier = (corrected("t", 0, "a"), corrected("t", 1, "b"), judged("u", "pool", "c"))
     forgotten: list[CuratedGroup] = []
     planned = StepImitation([], [], earlier)

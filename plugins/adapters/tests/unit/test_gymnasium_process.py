@@ -27,7 +27,7 @@ async def test_of_an_ended_process_nothing_is_killed_as_its_id_may_be_anothers(m
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("nan")])
-def test_a_reward_without_a_value_is_named_and_halves_of_characters_are_escaped(monkeypatch, reward):
+def test_a_reward_of_no_value_is_named_and_halves_of_characters_escaped(monkeypatch, reward):
     seen = {"screenshot": np.zeros((4, 4, 3), np.uint8), "goal": "a \ud800"}
     env = SimpleNamespace(reset=lambda seed: (seen, {}), step=lambda action: (seen, reward, False, False, {}))
     monkeypatch.setitem(sys.modules, "gymnasium", SimpleNamespace(make=lambda *_, **__: env))
