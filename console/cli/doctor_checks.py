@@ -107,8 +107,12 @@ def check_broker(config: Config) -> Finding:
     bus = msgspec.structs.replace(config.bus, wait_s=CONNECT_S)
     if how := [*(["TLS"] if bus.tls.enabled else []), *([bus.login.mechanism] if bus.login.user else [])]:
         found = f"Kafka at {bus.servers} accepts the client ({', '.join(how)})"
-        return authenticate("broker", found, lambda: readiness.await_broker(bus, Deadline(CONNECT_S)))
-    return reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
+    else:
+        finding = reach("broker", config.bus.servers.split(","), speaks_kafka, "Kafka", "bus.servers")
+        if finding.status != "ok":
+            return finding
+        found = finding.found
+    return authenticate("broker", found, lambda: readiness.await_broker(bus, Deadline(CONNECT_S)))
 
 
 def check_database(config: Config) -> Finding:
@@ -122,11 +126,11 @@ def check_database(config: Config) -> Finding:
 
 
 def authenticate(check: str, found: str, connect: Callable[[], None]) -> Finding:
-    """Check that a service accepts the client's certificate and login."""
+    """Check that a service accepts the client's certificate and login, and that its own addresses are reached."""
     try:
         connect()
     except UserError as error:
-        return Finding(check, "fail", "the client is rejected", str(error))
+        return Finding(check, "fail", "no client can use it", str(error))
     return Finding(check, "ok", found)
 
 

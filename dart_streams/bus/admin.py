@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
-from kafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.reassignment import OFFSETS_TOPIC, PlacedPartition, list_lacking, plan_moves
@@ -65,10 +72,14 @@ def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[C
 
 @contextlib.contextmanager
 def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
-    """Yield an admin client; raise as :func:`~dart_streams.bus.sync_clients.connect` does."""
+    """Yield an admin client; raise as :func:`~dart_streams.bus.sync_clients.connect` does, and if an answer is late."""
     client = sync_clients.connect(KafkaAdminClient, bus, request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000))
     with contextlib.closing(client) as admin:
-        yield admin
+        try:
+            yield admin
+        except (KafkaTimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ServiceUnavailable(f"no answer from {bus.servers} ({reason}): see `dart-streams doctor`") from error
 
 
 def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:

@@ -27,8 +27,12 @@ ANSWER_TIMEOUT_S = 10.0
 """A broker that has just started takes seconds for its first handshake."""
 
 
+class UnreachableListeners(errors.KafkaConnectionError):
+    """A broker answers, and no address that it advertises can be reached, which clients use from then on."""
+
+
 def await_broker(bus: Bus, deadline: Deadline) -> None:
-    """Return once a broker of ``bus.servers`` has accepted a connection with this configuration.
+    """Return once a broker of ``bus.servers``, and one that it advertises, has accepted a connection.
 
     Raises :class:`ServiceUnavailable` if none does before the deadline. Raises at once ``AccessRefused`` if a broker
     rejects the client or is not trusted, and ``ConfigError`` for unusable servers, certificates or secrets.
@@ -66,14 +70,34 @@ def endpoints_of(bus: Bus) -> list[Endpoint]:
 
 async def try_each(bus: Bus, endpoints: list[Endpoint], settings: dict[str, Any], deadline: Deadline) -> None:
     """Return once a server accepts a connection; raise the last error, or at once a rejection."""
+    last: Exception
     for endpoint in endpoints:
         try:
-            return await request(endpoint, MetadataRequest([]), settings, deadline)
+            return await reach_advertised(endpoint, settings, deadline)
+        except UnreachableListeners as error:
+            last = error
+            continue
         except (errors.KafkaError, OSError) as error:
             last = error
         if (refused := await find_refusal(bus, endpoint, settings, last)) is not None:
             raise refused
     raise last
+
+
+async def reach_advertised(endpoint: Endpoint, settings: dict[str, Any], deadline: Deadline) -> None:
+    """Return once a server and a broker that it lists have accepted a connection; a starting one lists none."""
+    answer = await request(endpoint, MetadataRequest([]), settings, deadline)
+    listed = [(host, port) for _, host, port, *_ in answer.brokers]
+    if not listed or (endpoint.host, endpoint.port) in listed:
+        return
+    for host, port in listed:
+        try:
+            await request(endpoint._replace(host=host, port=port), MetadataRequest([]), settings, deadline)
+            return
+        except (errors.KafkaError, OSError) as error:
+            last = error
+    places = ", ".join(f"{host}:{port}" for host, port in listed)
+    raise UnreachableListeners(f"{endpoint.place} advertises {places}: {str(last) or type(last).__name__}")
 
 
 async def request(endpoint: Endpoint, message: Any, settings: dict[str, Any], deadline: Deadline) -> Any:
@@ -133,6 +157,11 @@ async def requires_login(endpoint: Endpoint, settings: dict[str, Any]) -> bool:
 
 def no_broker(bus: Bus, error: BaseException) -> ServiceUnavailable:
     """Return the error for a broker that did not answer."""
+    if isinstance(error, UnreachableListeners):
+        return ServiceUnavailable(
+            f"no advertised listener of Kafka can be reached after {bus.wait_s:g} s ({error}): set the broker's "
+            "advertised.listeners to an address that this machine reaches, with a port of its own for each network"
+        )
     return ServiceUnavailable(
         f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({str(error) or type(error).__name__}): "
         "start one with `dart-streams up`, or set bus.servers"
