@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from dart_streams.bus.clients import start_within
 from dart_streams.bus.codec import header_bytes
 from dart_streams.bus.compressed_batches import HEADER
+from dart_streams.bus.header_names import batch_builder
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from tests.faults.generated_records import Record
@@ -34,15 +34,7 @@ class Place(NamedTuple):
 
 def built(codec: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """Return a batch of one record, compressed with gzip or snappy, or not."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 30,
-    )
+    builder = batch_builder(1 << 30)
     builder.append(0, int(time.time() * 1000), key, value, list(headers))
     plain = bytes(builder.build())
     if not codec:

@@ -22,6 +22,7 @@ from dart_streams.episodes.trajectory_summary import summarize
 from tests import events
 from tests.integration.env_harness import QUICK, Harness, harness_of, order, solve, worker
 from tests.integration.page_browser import Tab, browser_tab
+from tests.integration.people import is_refused
 from tests.integration.scripted_person import SAID, TAKEN, ScriptedPerson
 from tests.page.test_page import SHOTS
 from tests.task_files import write_tasks
@@ -142,12 +143,7 @@ async def give_back(person: ScriptedPerson, run: Run, step: int, text: str = "")
 async def come_second(run: Run) -> None:
     """Open a rollout that a person plays, and be refused in words."""
     [identity] = run.harness.observed
-    async with browser_tab(SHOTS) as tab:
-        await tab.open(run.url)
-        await tab.at("")
-        await tab.open(f"{run.url.partition('?')[0]}play.html?trajectory={identity}")
-        await tab.until(f"{SAID}?.includes('another person plays this episode')", "the refusal")
-        assert await tab.js("document.getElementById('begin').hidden")
+    await is_refused(run.url, identity)
     assert len(run.noted) == 1, "nothing was asked for"
 
 
