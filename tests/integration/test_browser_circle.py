@@ -23,6 +23,7 @@ from tests.command_line import invoke, invoke_json
 from tests.integration.sitting import LEASE_S, SHOWN, Sitting, solutions
 from tests.integration.test_circle import circle_config, session_of, turning, until
 from tests.integration.test_proposed_pages import broken, made
+from tests.task_files import write_tasks
 from tests.topic_reader import read_dead_letters
 from topics import action_requests, observations, task_verdicts, tasks
 from topics.observations import Observation
@@ -53,15 +54,6 @@ def browser_config(services, tmp_path: Path) -> Config:
         curation=replace(base.curation, budget=replace(base.curation.budget, base=4)),
         trainer=replace(base.trainer, groups_per_step=1),
     )
-
-
-def task_file(tmp_path: Path) -> Path:
-    """Write a task file with the tasks that a person shows."""
-    page = '[[pages]]\nenvironment = "miniwob"\npage = "{}"\nmax_steps = 8\n'
-    seeds = "train_seeds = [3, 4]\nheldout_seeds = [100, 101]\n"
-    path = tmp_path / "shown-tasks.toml"
-    path.write_text("".join(page.format(name) + seeds for name in ("enter-text", "drag-box")))
-    return path
 
 
 def proposal_file(tmp_path: Path) -> Path:
@@ -132,7 +124,9 @@ def people_of(config: Config) -> dict[str, list[Observation]]:
 @pytest.fixture(scope="module")
 def played(services, tmp_path_factory) -> Played:
     place = tmp_path_factory.mktemp("browser")
-    run = folder.create(browser_config(services, place), task_file(place), folder.new_id(), resume=False)
+    seeds = {"train": (3, 4), "heldout": (100, 101)}
+    shown = write_tasks(place, "enter-text", "drag-box", environment="miniwob", max_steps=8, **seeds)
+    run = folder.create(browser_config(services, place), Path(shown["file"]), folder.new_id(), resume=False)
     said = asyncio.run(play(Sitting(run, place), proposal_file(place)))
     state = RunState().fold(read_log(run.config().bus, topics.ALL))
     report = json.loads((run.path / "report.json").read_text())

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.integration.env_harness import Harness, order, serving, worker
+from tests.task_files import page_table
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.transitions import next_attempt
@@ -32,11 +33,7 @@ LOOPS = {
 }
 """Pages that loop for ever, by what their oracle is made to do: at once, at the next click, and in the next frame."""
 PAGES = sorted(set(NEXT) - set(LOOPS))
-TASKS = "\n".join(
-    f'[[pages]]\nenvironment = "miniwob"\npage = "{page}"\nmax_steps = 12\n'
-    "train_seeds = [0, 90]\nheldout_seeds = [90, 99]"
-    for page in sorted(NEXT)
-)
+TASKS = "\n".join(page_table(page, "miniwob", 12, train=(0, 90), heldout=(90, 99)) for page in sorted(NEXT))
 TEN = ["renderer", "loop", "browser", "renderer", "loop", "renderer", "browser", "loop", "browser", "renderer"]
 SHORT = {"begin-frame": [*TEN[:3], "loop", "loop"], "screenshot": TEN[:3]}
 FAULTS = dict.fromkeys(SHORT, TEN) if "DART_SLOW_TESTS" in os.environ else SHORT

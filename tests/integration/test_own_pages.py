@@ -11,6 +11,7 @@ from dart_streams.config import Config, Env, Miniwob
 from dart_streams.config.tasks import Task
 from tests.environments import playing
 from tests.fork_server import PROGRAM, run
+from tests.task_files import write_tasks
 from workers.env import conformance
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.environment import EnvironmentFault, NoOracle
@@ -53,13 +54,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "order.html").write_text(PAGE)
     (tmp_path / "click-test.html").write_text(PAGE)
     (tmp_path / "no-oracle.html").write_text(PAGE.replace("demonstrate()", "unused()"))
-    (tmp_path / "tasks.toml").write_text(
-        "".join(
-            f'[[pages]]\nenvironment = "cafe"\npage = "{name}"\nmax_steps = 2\n'
-            "train_seeds = [0, 2]\nheldout_seeds = [10, 12]\n"
-            for name in VARIANTS
-        )
-    )
+    write_tasks(tmp_path, *VARIANTS, environment="cafe", max_steps=2, train=(0, 2), heldout=(10, 12))
     settings = (EXAMPLE / "cafe.toml").read_text()
     (tmp_path / "cafe.toml").write_text(settings.replace("[env.miniwob]", "[env.miniwob]\ncall_timeout_s = 60.0"))
     return tmp_path

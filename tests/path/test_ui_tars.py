@@ -17,6 +17,7 @@ from console.launch.services.daemon import free_port
 from tests.local_hub import local_hub
 from tests.path.hub_user import LIMIT_S, MODEL, STREAMS, TAIL, HubUser, read_report, running
 from tests.path.ui_tars_page import MODEL_ID, ROOT, SERVED, TRAINED, file_of, write_small_model
+from tests.task_files import write_tasks
 from tests.waiting import wait_until
 from topics import trajectories, weights, weights_serving
 from workers.rollout import vllm_settings
@@ -26,14 +27,6 @@ pytestmark = [
     pytest.mark.skipif(not MODEL.is_dir(), reason="no environment .venv/model (make setup)"),
 ]
 EPISODES, STEPS = 2, 1
-TASKS = """
-[[pages]]
-environment = "desktop"
-page = "answer"
-max_steps = 1
-train_seeds = [0, 4]
-heldout_seeds = [1000, 1002]
-"""
 SMALLER: dict[str, dict[str, Any]] = {
     "tasks": {"file": "tasks.toml"},
     "env": {"backend": "desktop", "workers": 1, "slots": 2, "request_timeout_s": 300.0},
@@ -64,7 +57,7 @@ def user(services, tmp_path: Path, untrained: Path) -> Iterator[HubUser]:
     """A user of a hub that has the model by the id of the page."""
     with local_hub() as hub:
         hub.add(MODEL_ID, untrained)
-        (tmp_path / "tasks.toml").write_text(TASKS)
+        write_tasks(tmp_path, "answer", environment="desktop", max_steps=1, train=(0, 4), heldout=(1000, 1002))
         yield HubUser(hub, services, tmp_path)
 
 

@@ -16,6 +16,7 @@ import pytest
 from console.launch.services.daemon import free_port
 from tests.local_hub import local_hub
 from tests.path.hub_user import LIMIT_S, MODEL, STREAMS, TAIL, HubUser, read_report, running
+from tests.task_files import write_tasks
 from tests.waiting import wait_until
 from topics import weights, weights_serving
 
@@ -25,14 +26,6 @@ pytestmark = [
 ]
 ORIGIN, TRAINED = "org/tiny-ui", "me/trained-ui"
 STEPS, EPISODES = 2, 4
-TASKS = """
-[[pages]]
-environment = "simulated"
-page = "box"
-max_steps = 1
-train_seeds = [0, 12]
-heldout_seeds = [100, 104]
-"""
 SETTINGS: dict[str, Any] = {
     "tasks": {"file": "tasks.toml"},
     "env": {"backend": "simulated", "slots": 4, "request_timeout_s": 120.0},
@@ -57,7 +50,7 @@ def user(services, tmp_path: Path) -> Iterator[HubUser]:
         made = HubUser(hub, services, tmp_path)
         made.run(MODEL / "python", "-c", BUILD, tmp_path / "untrained")
         hub.add(ORIGIN, tmp_path / "untrained")
-        (tmp_path / "tasks.toml").write_text(TASKS)
+        write_tasks(tmp_path, "box", max_steps=1, train=(0, 12), heldout=(100, 104))
         yield made
 
 

@@ -23,37 +23,21 @@ from dart_streams.actions import Click, parse
 from dart_streams.config import Config, load, tasks
 from tests.integration.test_circle import circle_config, session_of
 from tests.sources import ROOT
+from tests.task_files import page_table
 from tests.waiting import wait_until
 from topics import observations, trajectories
 
 MODEL = ROOT / ".venv/model/bin/python"
 EPISODES = 6
 START_S = 600.0
-TASKS = """
-[[pages]]
-environment = "miniwob"
-page = "click-test"
-max_steps = 1
-train_seeds = [0, 2]
-heldout_seeds = [1000, 1003]
-demonstration_seeds = [2000, 2040]
-
-[[pages]]
-environment = "miniwob"
-page = "enter-text"
-max_steps = 2
-train_seeds = [0, 2]
-heldout_seeds = [1000, 1003]
-demonstration_seeds = [2000, 2010]
-
-[[pages]]
-environment = "miniwob"
-page = "find-midpoint"
-max_steps = 2
-train_seeds = [0, 1]
-heldout_seeds = [1000, 1001]
-demonstration_seeds = [2000, 2002]
-"""
+TASKS = "\n".join(
+    page_table(page, "miniwob", steps, train=train, heldout=heldout, demonstration_seeds=demonstrated)
+    for page, steps, train, heldout, demonstrated in (
+        ("click-test", 1, (0, 2), (1000, 1003), [2000, 2040]),
+        ("enter-text", 2, (0, 2), (1000, 1003), [2000, 2010]),
+        ("find-midpoint", 2, (0, 1), (1000, 1001), [2000, 2002]),
+    )
+)
 SETTINGS = """
 recipe = "gui-actor"
 [tasks]

@@ -10,15 +10,9 @@ from console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
 from dart_streams.config import Bus, Config, Run, Trainer
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import recipe
+from tests.task_files import page_table
 
-TASKS = """
-[[pages]]
-environment = "miniwob"
-page = "click-test"
-max_steps = 2
-train_seeds = [0, 2]
-heldout_seeds = [10, 12]
-"""
+TASKS = page_table("click-test", "miniwob", 2, train=(0, 2), heldout=(10, 12))
 
 
 @pytest.fixture
