@@ -9,17 +9,17 @@ from docs.reference import iterate_keys
 from tests import durations
 from tests.sources import CORE, PRODUCT, ROOT
 
-CORE_LINES = 60_438
+CORE_LINES = 59_081
 """Without plug-ins. Lines are those of Python files, blank ones and docstrings included."""
-CORE_TEST_LINES = 68_816
+CORE_TEST_LINES = 68_637
 CORE_KEYS = 82
-LONG, LONG_FILES = 300, 33
+LONG, LONG_FILES = 300, 32
 """Lines of a long Python file, and how many files outside of tests are that long."""
 FILES = 20
 CROWDED = {
-    "benchmarks": 33,
+    "benchmarks": 31,
     "dart_streams/config": 27,
-    "console/cli": 33,
+    "console/cli": 31,
     "console/launch": 27,
     "console/views/page": 30,
     "console/views/page/static": 39,
