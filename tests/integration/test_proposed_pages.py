@@ -17,7 +17,7 @@ from dart_streams.config import Config, parse
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import proposals
 from dart_streams.curation.proposals import ProposalSettings, ProposalsState
-from dart_streams.curation.reducer import InputRecord
+from dart_streams.curation.reducer import Decision, InputRecord
 from dart_streams.episodes.trajectory_summary import summarize
 from examples import make_tasks
 from examples.in_memory_run import ObservationLog, PolicyFunction
@@ -88,8 +88,8 @@ class Checker:
     async def apply(self, topic: str, event: Any) -> None:
         self.read[topic] += 1
         record = InputRecord(topic, 0, self.read[topic], event)
-        self.state, decisions = proposals.apply(self.state, record, self.settings)
-        for decision in decisions:
+        self.state, effects = proposals.apply(self.state, record, self.settings)
+        for decision in [effect for effect in effects if isinstance(effect, Decision)]:
             if isinstance(decision.event, RolloutOrder):
                 await self.apply("trajectories", await self.play(decision.event))
             else:
