@@ -160,10 +160,10 @@ class Rerun:
                 count.bytes_compared += 1
                 if published == (encoded := msgspec.json.encode(decision.event)):
                     continue
-                count.rounded += 1
                 if not is_rounded(published, encoded):
                     what = f"bytes of {decision.id}"
                     raise Diverged(entry, what, published.decode(errors="replace"), encoded.decode(), DECIDED_OTHERWISE)
+                count.rounded += 1
         if again.state_digest != entry.state_digest and count.rounded == rounded:
             raise Diverged(entry, "digest", entry.state_digest, again.state_digest, DECIDED_OTHERWISE)
 

@@ -97,10 +97,10 @@ core.startEpisode();
 
 
 async def test_a_page_receives_what_the_contract_says(tmp_path, monkeypatch):
-    told: list[list] = []
+    noted: list[list] = []
 
     async def note(request: web.Request) -> web.Response:
-        told.append(await request.json())
+        noted.append(await request.json())
         return web.Response(headers={"Access-Control-Allow-Origin": "*"})
 
     page = (page_folder() / "click-test.html").read_text().replace("../", f"{page_folder().parent.as_uri()}/")
@@ -113,14 +113,14 @@ async def test_a_page_receives_what_the_contract_says(tmp_path, monkeypatch):
         async with playing(own, task()) as environment:
 
             async def received() -> list[list]:
-                found = told.copy()
-                told.clear()
+                found = noted.copy()
+                noted.clear()
                 return found
 
             environment.received = received
             assert await conformance.find_violations(environment) == []
             await environment.step(Drag(15, 185, 165, 185), "drop")
-            assert ["drop", "target"] in told
+            assert ["drop", "target"] in noted
         await own.stop()
 
 
