@@ -112,7 +112,7 @@ soak: setup ## Run a circle under random faults for HOURS=n (2), as root; SEED=n
 	@$(STREAMS)/python -m tests.faults.soak --hours $(or $(HOURS),2) $(addprefix --seed ,$(SEED)) $(addprefix --schedule ,$(SCHEDULE))
 
 test-data: setup data ## Run the tests of data sets and trackers with their libraries.
-	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q plugins/data/tests
+	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q plugins/data/tests --ignore=plugins/data/tests/model
 
 test-launch: setup ## Run the tests of local services that fail or stay, of scripts for nodes and Slurm, and of placed processes.
 	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/launch
@@ -129,7 +129,7 @@ test-desktops: setup desktop ## Run the tests of desktops with real applications
 test-models: setup ## Run the tests of other model families, ranks of vLLM, nodes, the hub, sizes, benchmarks, and recipes.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		$(STREAMS)/python -m pytest -q tests/bench tests/path/test_ui_tars_page.py plugins/recipes/tests/path; streams=$$?; \
-		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth plugins/recipes/tests/model; \
+		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model/breadth plugins/recipes/tests/model plugins/data/tests/model; \
 		model=$$?; exit $$((streams || model))'
 	@$(PASSED) $@
 

@@ -92,6 +92,7 @@ LANES = (
             "dart_streams/policy/",
             "console/bundles/retrain.py",
             "plugins/recipes/",
+            "plugins/data/dart_data/",
             "console/sizing/",
             "workers/rollout/",
             "benchmarks/",

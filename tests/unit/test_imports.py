@@ -79,6 +79,7 @@ DATA_SIDE = ("plugins/data/dart_data/parquet.py", "plugins/data/dart_data/tracke
 MODEL_SIDE = (
     "dart_streams/policy/",
     "plugins/recipes/dart_recipes/gui_actor/",
+    "plugins/data/dart_data/sft/",
     "console/bundles/retrain.py",
     "workers/rollout/",
     "trainer/",

@@ -41,7 +41,7 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
 def prepare(settings: Config, model: Path, data: Path, output: Path, strict: bool) -> SftData:
     """Write the usable episodes to the work folder; raise :class:`UserError` if too many are unusable."""
     from dart_data import sft_set
-    from trainer.sft.job import CHECKPOINTS, lock_folder, remove_work, work_folder
+    from dart_data.sft.job import CHECKPOINTS, lock_folder, remove_work, work_folder
 
     folder, tasks, limits = work_folder(output), task_set(settings), limits_of(settings, model)
 
@@ -83,9 +83,9 @@ def task_set(settings: Config) -> TaskSet:
 
 def train(settings: Config, model: Path, data: Path, output: Path, prepared: SftData, as_json: bool) -> None:
     """Train on the prepared episodes and print the result; remove the work folder at the end."""
-    from trainer.sft import main
-    from trainer.sft.episodes import EpisodeFolder
-    from trainer.sft.job import DataFacts, LeftOut, SftJob, remove_work, work_folder, write_job
+    from dart_data.sft import main
+    from dart_data.sft.episodes import EpisodeFolder
+    from dart_data.sft.job import DataFacts, LeftOut, SftJob, remove_work, work_folder, write_job
 
     facts = DataFacts(
         path=str(data),

@@ -27,6 +27,7 @@ from dart_data.demonstrations import (
 )
 from dart_data.episode_columns import InvalidRow, RecordedEpisode
 from dart_data.episode_export import EpisodeExport, EpisodeFilter
+from dart_data.sft.episodes import EpisodeWriter
 from dart_streams import actions
 from dart_streams.actions.dialects import BY_NAME
 from dart_streams.config import Config, Policy
@@ -36,7 +37,6 @@ from dart_streams.config.text import MALFORMED, text_of
 from dart_streams.episodes import prompts
 from dart_streams.errors import ConfigError, UserError
 from topics.observations import Observation
-from trainer.sft.episodes import EpisodeWriter
 
 UNNAMED = "unnamed"
 """Task id of lines without one."""

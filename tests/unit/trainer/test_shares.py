@@ -7,17 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.config import Policy
-from dart_streams.config.sft import Sft
 from tests import events
 from topics.curated import CuratedGroup
-from trainer.data.shares import StepShares, share
-from trainer.data.successes import sft_group
-from trainer.sft.batches import plan_batches
-from trainer.sft.episodes import EpisodeEntry
+from trainer.data.shares import StepShares
 
 STEPS, GROUPS, LONGEST = 20, 8, 30
-NOTHING = {"start": 0, "length": 0, "action_tokens": []}
 
 
 def group(name: str, lengths: Sequence[int]) -> CuratedGroup:
@@ -71,19 +65,6 @@ def test_the_slowest_rank_of_a_step_is_near_an_even_split(ranks: int, bound: flo
     starts = range(0, len(groups), GROUPS)
     over = [slowest_over_even(groups[at : at + GROUPS], steps[at : at + GROUPS]) for at in starts]
     assert sum(over) / len(over) <= bound + 1e-9
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 8, 16, 64])
-def test_a_step_of_fine_tuning_is_shared_evenly(ranks: int):
-    generator = random.Random(2)
-    entries = [
-        EpisodeEntry(trajectory_id=f"t{number}", task_id="t", steps=generator.randint(1, LONGEST), **NOTHING)
-        for number in range(200)
-    ]
-    for batch in plan_batches(entries, Sft(batch=256, epochs=1), Policy()):
-        made = sft_group("sft", batch)
-        steps = [[sum(len(one.selected) for one in share([made], rank, [0] * ranks)[0]) for rank in range(ranks)]]
-        assert slowest_over_even([made], steps) <= 1.25
 
 
 def test_groups_that_take_no_place_move_the_next_step():

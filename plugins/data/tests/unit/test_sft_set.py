@@ -10,6 +10,7 @@ import pytest
 
 from dart_data import sft_set
 from dart_data.demonstrations import Placed, episodes_in
+from dart_data.sft.episodes import EpisodeFolder
 from dart_data.sft_set import AnswerLimits, SftData, prepare
 from dart_streams.config import ActionDialect, Config, Policy
 from dart_streams.config.sft import Sft
@@ -18,7 +19,6 @@ from dart_streams.errors import UserError
 from tests import sft_data
 from tests.sft_data import click, demonstrations, draw_box, write_lines
 from topics.observations import Observation
-from trainer.sft.episodes import EpisodeFolder
 
 SEEDS = {"train_seeds": [0, 4], "heldout_seeds": [4, 6], "demonstration_seeds": [6, 9]}
 TASKS = parse({"pages": [{"environment": "simulated", "page": "box", "max_steps": 5, **SEEDS}]}, "the test")

@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
+from dart_data.sft.episodes import EpisodeEntry
 from dart_streams import stateless_random
 from dart_streams.config import Policy
 from dart_streams.config.sft import Sft
 from dart_streams.episodes import prompts
 from trainer.data.successes import RememberedSuccess
-from trainer.sft.episodes import EpisodeEntry
 
 Batch = list[RememberedSuccess]
 

@@ -1,15 +1,19 @@
 """Batches of supervised fine-tuning: each answer once an epoch, the same after a restart, some trajectories apart."""
 
+import random
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_data.sft.batches import count_steps, plan_batches, split_heldout
+from dart_data.sft.episodes import EpisodeEntry
 from dart_streams.config import Policy
 from dart_streams.config.sft import Sft
-from trainer.sft.batches import count_steps, plan_batches, split_heldout
-from trainer.sft.episodes import EpisodeEntry
+from tests.unit.trainer.test_shares import LONGEST, slowest_over_even
+from trainer.data.shares import share
+from trainer.data.successes import sft_group
 
 POLICIES = (Policy(), Policy(min_images=1, max_images=3, min_texts=1, max_texts=3))
 
@@ -57,3 +61,13 @@ def test_held_out_trajectories_are_apart_and_depend_on_ids_only(count, share):
     assert bool(heldout) == (share > 0 and count > 1)
     again = split_heldout(list(reversed(entries(*[1] * count))), share)
     assert again == (trained, heldout)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 16, 64])
+def test_a_step_of_fine_tuning_is_shared_evenly(ranks: int):
+    generator = random.Random(2)
+    lengths = [generator.randint(1, LONGEST) for _ in range(200)]
+    for batch in plan_batches(entries(*lengths), Sft(batch=256, epochs=1), Policy()):
+        made = sft_group("sft", batch)
+        steps = [[sum(len(one.selected) for one in share([made], rank, [0] * ranks)[0]) for rank in range(ranks)]]
+        assert slowest_over_even([made], steps) <= 1.25

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from dart_data.sft.batches import whole_episodes
+from dart_data.sft.episodes import EpisodeEntry
+from dart_data.sft.job import Measures
 from dart_streams.config import Trainer
 from trainer.data.collate import MicroBatch
 from trainer.data.prefetch import GroupReader
@@ -14,9 +17,6 @@ from trainer.learning import step
 from trainer.learning.learner import Learner, never_stop
 from trainer.learning.model import Scorer
 from trainer.objective import masked_sum
-from trainer.sft.batches import whole_episodes
-from trainer.sft.episodes import EpisodeEntry
-from trainer.sft.job import Measures
 
 TRAJECTORIES = 8
 """Trajectories read at once."""

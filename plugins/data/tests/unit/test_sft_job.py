@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dart_data.sft.job import CHECKPOINTS, DataFacts, SftJob, lock_folder, work_folder, write_job
 from dart_streams.config import parse
 from dart_streams.errors import UserError
-from trainer.sft.job import CHECKPOINTS, DataFacts, SftJob, lock_folder, work_folder, write_job
 
 
 def job(folder: Path, sha256: str = "a", model: str = "/m", **trainer: Any) -> SftJob:

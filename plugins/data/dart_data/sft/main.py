@@ -19,6 +19,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dart_data.sft import evaluation
+from dart_data.sft.batches import count_steps, plan_batches, split_heldout
+from dart_data.sft.episodes import EpisodeEntry, EpisodeFolder
+from dart_data.sft.job import BEFORE, CHECKPOINTS, RESULT, Measures, SftJob, SftResult, lock_folder, read_job
 from dart_streams import fsync as durable
 from dart_streams.config.trainer import Imitate
 from dart_streams.errors import UserError
@@ -33,10 +37,6 @@ from trainer.learning.learner import Learner
 from trainer.learning.schedule import rate_share
 from trainer.main import launch_ranks, stopped_by_signals
 from trainer.ranks import Ranks, join_job
-from trainer.sft import evaluation
-from trainer.sft.batches import count_steps, plan_batches, split_heldout
-from trainer.sft.episodes import EpisodeEntry, EpisodeFolder
-from trainer.sft.job import BEFORE, CHECKPOINTS, RESULT, Measures, SftJob, SftResult, lock_folder, read_job
 from trainer.state import TrainerState
 
 AHEAD = 2
@@ -62,7 +62,7 @@ def run(file: Path) -> SftResult:
     job = read_job(file)
     cpu_features.limit_isa(job.config.trainer.dtype, Path(job.config.run.state_dir))
     if job.config.trainer.processes > 1:
-        if code := launch_ranks(job.config, ["-m", "trainer.sft", str(file)]):
+        if code := launch_ranks(job.config, ["-m", "dart_data.sft", str(file)]):
             raise UserError(f"a rank ended with exit code {code}: see its error above; the same command continues")
     else:
         with stopped_by_signals() as stop:
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one rank of torchrun's job and return the exit code."""
     try:
         if len(arguments) != 1:
-            raise UserError("usage: torchrun … -m trainer.sft JOB")
+            raise UserError("usage: torchrun … -m dart_data.sft JOB")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with stopped_by_signals() as stop:
             run_rank(Path(arguments[0]), stop)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dart_data.sft.job import lock_folder
 from dart_streams import crash_points
 from dart_streams.errors import UserError
 from dart_streams.policy import tiny
@@ -22,7 +23,6 @@ from tests.model.families import FAMILIES
 from tests.model.forkserver import be_command, spawning
 from tests.model.test_trainer_run import ended, is_stopped, until
 from tests.sft_data import demonstrations, write_lines
-from trainer.sft.job import lock_folder
 
 SETTINGS: dict[str, Any] = {"steps": 24, "batch": 8, "learning_rate": 2e-3, "heldout": 0.2, "checkpoint_every": 4}
 
