@@ -1,7 +1,6 @@
 """The tiny policy is built from demonstrations that an env worker plays and a recorder stores, on real services."""
 
 import contextlib
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from console.runs.run_folder import write_toml
-from dart_data import demonstration_import, demonstrations
 from dart_streams.config import Config, tasks
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe
@@ -86,23 +83,6 @@ def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(servi
     with pytest.raises(UserError, match="env worker and a recorder"):
         build.build(config, known, folder, lambda *_: None)
     assert list(folder.parent.iterdir()) == []
-
-
-def test_imported_demonstrations_become_a_policy_without_an_oracle(services, tmp_path):
-    config, file = configured(services, tmp_path)
-    known = tasks.load(Path(config.tasks.file))
-    Image.new("RGB", (224, 224), "red").save(tmp_path / "screen.png")
-    line = {"instruction": "Click.", "steps": [{"image": "screen.png", "text": "Action: click(start_box='(3,4)')"}]}
-    shown = [{**line, "task_id": task.task_id} for task in (*known.train, *known.demonstration)]
-    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, shown)))
-    with players(file):
-        imported = demonstration_import.run(config, known, demonstrations.episodes_in(tmp_path / "set.jsonl"))
-    assert imported.demonstrations == len(shown) == 14
-    progress: list[tuple[int, int]] = []
-    folder = tmp_path / "policy"
-    build.build(config, known, folder, lambda count, step, _: progress.append((count, step)), imported=True)
-    assert progress[-1] == (14, config.warmup.steps)
-    AutoModelForImageTextToText.from_pretrained(folder)
 
 
 def test_a_build_from_imports_without_any_says_how_to_import_some(services, tmp_path):

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dart_desktops.desktop import syscall_filter
-from dart_desktops.desktop.sandbox import Sandbox
 from dart_streams import socket_folder as module
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import LONGEST_PATH, ROOM, socket_folder
-from workers.env.environment import EnvironmentFault
 
 
 @pytest.fixture
@@ -54,22 +51,3 @@ def test_a_machine_without_a_short_folder_says_what_to_set(of_length, monkeypatc
         socket_folder()
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")
     assert socket_folder() == Path("/tmp")
-
-
-async def test_a_desktop_listens_below_a_long_path_of_temporary_files(of_length, monkeypatch: pytest.MonkeyPatch):
-    of_length(106)
-    paths = []
-
-    def bound() -> bytes:
-        paths.append(Path(made.socket))
-        assert paths[0].is_socket()
-        raise EnvironmentFault("far enough")
-
-    monkeypatch.setattr(syscall_filter, "compile_filter", bound)
-    made = Sandbox(640, 480, 1.0)
-    try:
-        with pytest.raises(EnvironmentFault, match="far enough"):
-            await made.start()
-    finally:
-        await made.stop()
-    assert len(paths) == 1

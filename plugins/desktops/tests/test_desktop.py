@@ -31,8 +31,9 @@ from dart_streams.config import Config, Desktop, Env
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from plugins.desktops.tests.spoiled_paths import check_spoiled
 from tests.action_probe import ECHO
-from tests.environments import check_family, check_held_ends, check_spoiled, playing
+from tests.environments import check_family, check_held_ends, playing
 from tests.keyboard import EDITED, TYPED
 from tests.processes import command_of
 from tests.waiting import until, wait_until

@@ -28,7 +28,8 @@ from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from plugins.desktops.tests.served_desktops import Served, served, wait_for_window
-from tests.environments import check_oracle, check_spoiled, opened, playing
+from plugins.desktops.tests.spoiled_paths import check_spoiled
+from tests.environments import check_oracle, opened, playing
 from tests.processes import command_of
 from tests.waiting import until, wait_until
 from workers.env import conformance

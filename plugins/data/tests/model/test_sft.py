@@ -18,11 +18,11 @@ from dart_streams import crash_points
 from dart_streams.errors import UserError
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
+from plugins.data.tests.sft_data import demonstrations, write_lines
 from tests.command_line import invoke, invoke_json
 from tests.model.families import FAMILIES
 from tests.model.forkserver import be_command, spawning
 from tests.model.test_trainer_run import ended, is_stopped, until
-from tests.sft_data import demonstrations, write_lines
 
 SETTINGS: dict[str, Any] = {"steps": 24, "batch": 8, "learning_rate": 2e-3, "heldout": 0.2, "checkpoint_every": 4}
 

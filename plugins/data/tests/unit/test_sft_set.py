@@ -16,8 +16,8 @@ from dart_streams.config import ActionDialect, Config, Policy
 from dart_streams.config.sft import Sft
 from dart_streams.config.tasks import TaskSet, parse
 from dart_streams.errors import UserError
-from tests import sft_data
-from tests.sft_data import click, demonstrations, draw_box, write_lines
+from plugins.data.tests import sft_data
+from plugins.data.tests.sft_data import click, demonstrations, draw_box, write_lines
 from topics.observations import Observation
 
 SEEDS = {"train_seeds": [0, 4], "heldout_seeds": [4, 6], "demonstration_seeds": [6, 9]}

@@ -10,7 +10,11 @@ import pytest
 from dart_desktops.desktop import sandbox, syscall_filter
 from dart_desktops.desktop.guest import processes
 from tests import call_filters
+from tests.unit.test_socket_folder import of_length
+from workers.env.environment import EnvironmentFault
 from workers.env.foreign_process import CALLS, X32
+
+__all__ = ["of_length"]
 
 COMMON = {
     "x86_64": {"read": 0, "openat": 257, "clone": 56, "inotify_init1": 294},
@@ -92,3 +96,22 @@ async def test_a_sandbox_ends_when_it_has_too_many_terminals(monkeypatch: pytest
     assert await asyncio.wait_for(ended, 60) == processes.EXCEEDED
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_desktop_listens_below_a_long_path_of_temporary_files(of_length, monkeypatch: pytest.MonkeyPatch):
+    of_length(106)
+    paths = []
+
+    def bound() -> bytes:
+        paths.append(Path(made.socket))
+        assert paths[0].is_socket()
+        raise EnvironmentFault("far enough")
+
+    monkeypatch.setattr(syscall_filter, "compile_filter", bound)
+    made = sandbox.Sandbox(640, 480, 1.0)
+    try:
+        with pytest.raises(EnvironmentFault, match="far enough"):
+            await made.start()
+    finally:
+        await made.stop()
+    assert len(paths) == 1

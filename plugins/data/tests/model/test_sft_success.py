@@ -22,8 +22,8 @@ from dart_streams.config.tasks import Task
 from dart_streams.screens import smart_resize
 from dart_streams.store.blobs import ref_of
 from examples.in_memory_run import ObservationLog
+from plugins.data.tests.sft_data import write_lines
 from tests import events
-from tests.sft_data import write_lines
 from tests.unit.workers.env.episodes import runner_of
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
