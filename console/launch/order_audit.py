@@ -1,6 +1,6 @@
 """Audit of the orders that the supervisor waits for: orders that can never end are ended as ``lost``.
 
-The audit covers evaluations and demonstrations, and training orders once the curator (which audits them in
+The audit covers evaluations and demonstrations, and all others once the curator (which audits them in
 ``workers/curator/order_audit.py``) is stopped. Its barrier ends at the trajectories that this process has read.
 """
 
@@ -24,12 +24,14 @@ from topics import trajectories
 
 ROUND_INTERVAL_S = 5.0
 POLL_INTERVAL_S = 0.2
+AWAITED = ("eval", "demonstration")
+"""Purposes of orders that the supervisor gives; the others are the curator's."""
 
 log = structlog.get_logger()
 
 
 class AwaitedOrderAudit:
-    """Audits evaluation and demonstration orders, and training orders once ``settles`` is set."""
+    """Audits evaluation and demonstration orders, and all others once ``settles`` is set."""
 
     def __init__(self, follower: RunFollower, publisher: Publisher) -> None:
         self.follower = follower
@@ -39,7 +41,7 @@ class AwaitedOrderAudit:
     def open_orders(self) -> set[OpenOrder]:
         """Return the orders that have not ended."""
         orders = open_orders.unfinished_orders(self.follower.progress)
-        return select_fields(order for order in orders if self.settles or order.purpose != "train")
+        return select_fields(order for order in orders if self.settles or order.purpose in AWAITED)
 
     async def round(self) -> None:
         """Pass a barrier from the orders to the follower, and publish the finish of orders that are still open."""

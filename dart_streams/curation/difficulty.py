@@ -18,6 +18,7 @@ from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, 
 from dart_streams.portable_math import sum_in_order
 from topics import rollout_orders, task_difficulty
 from topics.outcomes import is_success
+from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
 
@@ -34,11 +35,15 @@ class Finishes(msgspec.Struct):
 
 
 class DifficultyState(msgspec.Struct):
-    """Each task's finishes; ``orders`` detects repeated finishes of an order."""
+    """Each task's finishes; ``orders`` detects repeated finishes of an order.
+
+    ``further`` has the open orders of recipes, by id and without their plans.
+    """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
     tasks: dict[str, Finishes] = {}
+    further: dict[str, RolloutOrder] = {}
     memories: Memories = {}
 
 
@@ -57,6 +62,8 @@ def apply(
     trajectory: Trajectory = advantages.with_reward(record.event, reward)
     starts = rules.start_states(state.memories, trajectory) if trajectory.purpose == "explore" else []
     ordered = rules.further_orders(state.memories, trajectory)
+    state.further.pop(trajectory.order_id, None)
+    state.further |= {order.order_id: msgspec.structs.replace(order, plan=[]) for order in ordered}
     decisions = [Decision(rollout_orders.TOPIC, order.order_id, order) for order in ordered]
     if starts:
         task = state.tasks.get(trajectory.task_id, Finishes())

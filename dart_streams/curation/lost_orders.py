@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from dart_streams.bus.flush_barrier import Stage
-from dart_streams.curation import dispatch, proposals
+from dart_streams.curation import difficulty, dispatch, proposals
 from dart_streams.curation.dispatch import DispatchState
 from dart_streams.curation.order_tracker import ENDED, OrderKey, format_group_id, format_order_id
 from dart_streams.curation.proposals import ProposalsState
@@ -63,7 +63,11 @@ def open_checks(state: ProposalsState) -> set[OpenOrder]:
     return select_fields(order for order in checks if isinstance(order, RolloutOrder))
 
 
-FINDERS: dict[str, Callable[[Any], set[OpenOrder]]] = {dispatch.NAME: open_orders, proposals.NAME: open_checks}
+FINDERS: dict[str, Callable[[Any], set[OpenOrder]]] = {
+    dispatch.NAME: open_orders,
+    proposals.NAME: open_checks,
+    difficulty.NAME: lambda state: select_fields(state.further.values()),
+}
 """What finds the open orders in the state of an agent, by its name."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import structlog
 from faust import Stream
-from faust.types import TP, ChannelT, EventT
+from faust.types import ChannelT, EventT
 from opentelemetry import metrics
 
 import topics
@@ -164,26 +164,27 @@ class DurableAgent:
         async with self._handing_over(batch.partition):
             await batch.state.maybe_snapshot()
 
-    async def published_state(self, *, check: bool = False) -> Any:
-        """Return the single state with all decisions published; None if this process does not own it.
+    async def published_states(self, *, check: bool = False) -> list[Any]:
+        """Return the states of the partitions that this process owns, with all decisions published.
 
         ``check`` looks for claims of other curators first. Raises as :meth:`journal` does.
         """
         async with self.processing:
-            if not self.is_settled():
-                return None
-            async with self._handing_over(0):
-                journaled = await self.owned_state(0)
-                if check:
-                    await journaled.refuse_former_owner()
-                return journaled.state
-        return None
+            states = []
+            for partition in self.settled_partitions():
+                async with self._handing_over(partition):
+                    journaled = await self.owned_state(partition)
+                    if check:
+                        await journaled.refuse_former_owner()
+                    states.append(journaled.state)
+        return states
 
-    def is_settled(self) -> bool:
-        """Return whether this process has the inputs, without a rebalance or recovery in progress."""
-        app = self.changelog.table.app
-        wanted = {TP(self.prefix + topic.name, 0) for topic in self.reducer.inputs}
-        return not (app.rebalancing or app.in_recovery) and wanted <= app.consumer.assignment()
+    def settled_partitions(self) -> set[int]:
+        """Return the partitions of which this process has all inputs; none during a rebalance or recovery."""
+        app, names = self.changelog.table.app, [self.prefix + topic.name for topic in self.reducer.inputs]
+        if app.rebalancing or app.in_recovery:
+            return set()
+        return set.intersection(*({tp.partition for tp in app.consumer.assignment() if tp.topic == n} for n in names))
 
     async def keep_watch(self) -> None:
         """Check for a replacement's claim at each assignment of partitions; raise Replaced.

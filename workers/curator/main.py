@@ -233,7 +233,7 @@ class DataManager(faust.App):
 
     def find_idle_agents(self) -> str:
         """Return which agents lack their inputs or recover state, empty if none does."""
-        idle = [durable.reducer.name for durable in self.durable if not durable.is_settled()]
+        idle = [durable.reducer.name for durable in self.durable if not durable.settled_partitions()]
         return f"agents without all of their inputs, or in recovery: {', '.join(idle)}" if idle else ""
 
 

@@ -3,7 +3,7 @@
 Moved offsets, retention, a recreated topic or a refused record can lose an order's record, an observation, a trajectory
 or a derived record. A round may be interrupted anywhere; the next one starts over:
 
-1. Take the open orders of dispatch, and those of proposals' checks, with all decisions published.
+1. Take the open orders of dispatch, of proposals' checks and of recipes, with all decisions published.
 2. Pass a flush barrier through all stages from the order to dispatch.
 3. Orders still open at the same attempt are lost, unless another curator has taken over. Publish their finishes.
 
@@ -61,8 +61,7 @@ class OrderAudit:
         """Return the open orders, but for those on which this process does not decide."""
         found = set[OpenOrder]()
         for name, agent in self.agents.items():
-            if (state := await agent.published_state(check=check)) is not None:
-                found |= FINDERS[name](state)
+            found = found.union(*map(FINDERS[name], await agent.published_states(check=check)))
         return found
 
     async def _end(self, lost: list[OpenOrder]) -> None:

@@ -27,6 +27,7 @@ from dart_streams.curation.rule_results import RuleFailed
 from dart_streams.episodes.trajectory_summary import summarize
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from plugins.recipes.tests.agents import orders_in
+from tests.unit.workers.curator.test_order_audit import Audited
 from tests.unit.workers.env.episodes import TRAINER, StoredLog, runner_of, simulated_config
 from topics import trajectories
 from topics.rollout_orders import Guide, RolloutOrder
@@ -111,6 +112,14 @@ def test_pages_may_be_named():
     own = Own(rules.Settings(pages=("simulated/box",)), rules.Explored())
     assert rules.order_exploration(own, finished()) == []
     assert rules.order_exploration(own, finished("simulated/box#0"))
+
+
+async def test_a_lost_exploration_is_ended_and_the_next_one_ordered():
+    """A page has one open exploration, so a lost one would keep all later ones of its page from their orders."""
+    audited = Audited({"recipe": "gui-bee", "recipes": {"gui-bee": {"pages": ["simulated/grid"]}}})
+    again = await audited.order_again("explore")
+    assert [order.order_id.partition("/")[0] for order in again] == ["explore-1"]
+    assert {*audited.circle.states["difficulty"].further} == {order.order_id for order in again}
 
 
 def test_an_exploration_enters_neither_difficulty_nor_groups():

@@ -1,6 +1,6 @@
 """What the curator's audit ends as lost: what is open before and after the barrier, while it decides on it itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -11,7 +11,9 @@ from dart_streams.config import parse
 from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open_orders
 from tests.unit.curation.test_lost_orders import LossyCircle, goes_on
 from topics import tasks, trajectories
+from topics.rollout_orders import RolloutOrder
 from topics.tasks import ProposedTask
+from topics.values import Purpose
 from workers.curator.order_audit import OrderAudit
 
 
@@ -23,9 +25,9 @@ class Durable:
         self.looks: list[bool] = []
         self.is_owned: Callable[[], bool] = lambda: True
 
-    async def published_state(self, *, check: bool = False) -> Any:
+    async def published_states(self, *, check: bool = False) -> list[Any]:
         self.looks.append(check)
-        return self.circle.states[self.name] if self.is_owned() else None
+        return [self.circle.states[self.name]] if self.is_owned() else []
 
 
 class Barrier:
@@ -44,8 +46,8 @@ class Barrier:
 class Audited:
     """A circle in which one group's orders are under way, and its audit."""
 
-    def __init__(self) -> None:
-        config = parse({"env": {"slots": 4, "backend": "simulated"}, "tasks": {"proposals": True}})
+    def __init__(self, keys: Mapping[str, Any]) -> None:
+        config = parse({"env": {"slots": 4, "backend": "simulated"}, **keys})
         self.circle = LossyCircle(config, task_set(7), Odds(faults=0.1), 11)
         goes_on(self.circle, groups=2)
         self.dispatch, self.barrier, self.publisher = (
@@ -53,12 +55,24 @@ class Audited:
             Barrier(),
             AsyncMock(bus=config.bus),
         )
-        agents = {name: Durable(self.circle, name) for name in ("groups", "proposals")} | {"dispatch": self.dispatch}
+        agents = {name: Durable(self.circle, name) for name in self.circle.states} | {"dispatch": self.dispatch}
         self.audit = OrderAudit(agents, self.publisher, self.barrier)  # type: ignore[arg-type]
 
     @property
     def open(self) -> set[OpenOrder]:
         return open_orders(self.circle.states["dispatch"])
+
+    async def order_again(self, purpose: Purpose) -> list[RolloutOrder]:
+        """Lose the orders of a purpose, end them by a round, and return those that follow."""
+        circle = self.circle
+        circle.settle()
+        lost = {order.order_id for order, _ in circle.running if order.purpose == purpose}
+        circle.running = [one for one in circle.running if one[0].purpose != purpose]
+        assert lost and lost <= await self.ended()
+        for call in self.publisher.publish.await_args_list:
+            circle.publish(trajectories.TOPIC.name, call.kwargs["record_id"], call.args[1])
+        circle.settle()
+        return [order for order, _ in circle.running if order.purpose == purpose]
 
     async def ended(self) -> set[str]:
         """Make a round; return the orders that it ended."""
@@ -71,7 +85,7 @@ class Audited:
 
 @pytest.fixture
 def audited() -> Audited:
-    return Audited()
+    return Audited({"tasks": {"proposals": True}})
 
 
 async def test_orders_open_after_a_barrier_are_ended_as_lost(audited: Audited):
@@ -87,18 +101,10 @@ async def test_orders_open_after_a_barrier_are_ended_as_lost(audited: Audited):
 
 async def test_a_check_whose_order_is_lost_is_made_again(audited: Audited):
     """On Kubernetes no supervisor audits them: four lost checks would keep all later proposals waiting."""
-    circle = audited.circle
     for number in range(6):
         proposal = ProposedTask(task_id=f"simulated/made#{number}", max_steps=5, maker="m")
-        circle.publish(tasks.TOPIC.name, f"p{number}", proposal)
-    circle.settle()
-    circle.running = [one for one in circle.running if one[0].purpose != "check"]
-    checks = {proposal.order_id for proposal in circle.states["proposals"].open.values()}
-    assert len(checks) == 4 and checks < await audited.ended()
-    for call in audited.publisher.publish.await_args_list:
-        circle.publish(trajectories.TOPIC.name, call.kwargs["record_id"], call.args[1])
-    circle.settle()
-    again = [order for order, _ in circle.running if order.purpose == "check"]
+        audited.circle.publish(tasks.TOPIC.name, f"p{number}", proposal)
+    again = await audited.order_again("check")
     assert [(order.attempt, order.task_id) for order in again] == [(1, f"simulated/made#{n}") for n in range(4)]
 
 
