@@ -12,17 +12,18 @@ from typing import NamedTuple
 CLAIM = b"claim"
 SNAPSHOT = b"snapshot"
 ENTRY = b"entry/"
+PART = b"part/"
 STRIDE = 1 << 32
 """Maximum growth of the incarnation at a change of owner."""
 
 Value = bytes | None
 """A record's value; None deletes the key."""
 
-_LAYOUT = re.compile(rb"(\d+)/(?:(\d+)/)?(claim|snapshot|entry/\d+)")
+_LAYOUT = re.compile(rb"(\d+)/(?:(\d+)/)?(claim|snapshot|entry/\d+|part/\d+)")
 
 
 class JournalKey(NamedTuple):
-    """A parsed key; ``kind`` is :data:`CLAIM`, :data:`SNAPSHOT`, or :data:`ENTRY` with the slot's number."""
+    """A parsed key; ``kind`` is :data:`CLAIM`, :data:`SNAPSHOT`, or :data:`ENTRY` or :data:`PART` with a number."""
 
     partition: int
     incarnation: int
@@ -48,6 +49,11 @@ def snapshot_key(partition: int, incarnation: int) -> bytes:
 def entry_key(partition: int, incarnation: int, slot: int) -> bytes:
     """Return the key of a journal slot. Slots restart at 0 after each snapshot, so old entries are overwritten."""
     return b"%d/%d/%s%d" % (partition, incarnation, ENTRY, slot)
+
+
+def part_key(partition: int, incarnation: int, number: int) -> bytes:
+    """Return the key of a part of a large snapshot."""
+    return b"%d/%d/%s%d" % (partition, incarnation, PART, number)
 
 
 class ChangelogView:

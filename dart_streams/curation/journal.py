@@ -19,7 +19,7 @@ import msgspec
 import topics
 from dart_streams.bus.codec import ID, Undecodable, decode, find_header
 from dart_streams.config.text import MALFORMED
-from dart_streams.curation.changelog import CLAIM, ENTRY, SNAPSHOT, parse_key
+from dart_streams.curation.changelog import CLAIM, ENTRY, PART, SNAPSHOT, parse_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 from dart_streams.errors import UserError
 from topics.curation_log import Applied
@@ -49,11 +49,15 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A compressed state, and the following inputs up to batch ``sequence`` whose decisions may be unpublished."""
+    """A compressed state, and the following inputs up to batch ``sequence`` whose decisions may be unpublished.
+
+    A large one has neither: it is encoded in the records with the numbers ``parts``.
+    """
 
     sequence: int
     state: bytes
     unpublished: list[JournalInput] = []
+    parts: list[int] = []
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +86,9 @@ MOST_STATE_BYTES, MOST_MEMORIES_BYTES = 2**26, 2**22
 """Largest state of a snapshot, that of as many tasks as a run may have, and the memories of recipes in it: one byte of
 them may take 70 when decoded. A larger state is rebuilt from the topics."""
 
+PART_BYTES = 2**23
+"""Largest record of a snapshot; a larger snapshot is written in parts."""
+
 
 class JournalGap(Exception):
     """A missing batch or a damaged snapshot: applying the rest would change decisions."""
@@ -104,6 +111,19 @@ def encode(record: Entry | Snapshot | Claim) -> bytes:
 def snapshot_of(sequence: int, state: Any, unpublished: Sequence[JournalInput] = ()) -> Snapshot:
     """Return the snapshot after batch ``sequence`` of a state without its ``unpublished`` inputs."""
     return Snapshot(sequence, zlib.compress(_pack.encode(state), level=1), list(unpublished))
+
+
+def split_snapshot(snapshot: Snapshot, turn: int) -> tuple[dict[int, bytes], bytes]:
+    """Return the parts of a snapshot by number, none for a small one, and the record that is written after them.
+
+    Parts of odd turns and of even ones have other numbers, so that those of the last snapshot stay as they are.
+    """
+    encoded = encode(snapshot)
+    if len(encoded) <= PART_BYTES:
+        return {}, encoded
+    pieces = range(0, len(encoded), PART_BYTES)
+    parts = {2 * index + turn % 2: encoded[at : at + PART_BYTES] for index, at in enumerate(pieces)}
+    return parts, encode(Snapshot(snapshot.sequence, b"", parts=[*parts]))
 
 
 def state_of(agent: Agent, snapshot: Snapshot) -> Any:
@@ -153,10 +173,14 @@ def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapsho
             records.setdefault(key.incarnation, {})[key.kind] = value
     owned = [incarnation for incarnation, kinds in records.items() if {CLAIM, SNAPSHOT} <= kinds.keys()]
     snapshot, entries, damaged = None, [], []
-    for kind, value in records.get(max(owned, default=0), {}).items():
+    newest = records.get(max(owned, default=0), {})
+    for kind, value in newest.items():
         try:
             if kind == SNAPSHOT:
                 snapshot = _snapshots.decode(value)
+                if snapshot.parts:
+                    parts = [newest.get(b"%s%d" % (PART, number), b"") for number in snapshot.parts]
+                    snapshot = _snapshots.decode(b"".join(parts))
             elif kind.startswith(ENTRY):
                 entries.append(_entries.decode(value))
         except MALFORMED:

@@ -11,7 +11,7 @@ from aiokafka import ConsumerRecord
 from dart_streams.bus.clients import Publisher, event_of, open_topics, read_to_end
 from dart_streams.bus.codec import Undecodable
 from dart_streams.curation import journal, reducer
-from dart_streams.curation.changelog import entry_key, snapshot_key
+from dart_streams.curation.changelog import entry_key, part_key, snapshot_key
 from dart_streams.curation.journal import Entry, JournalGap, JournalInput, RestoredState, Snapshot
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from topics import Topic, curation_log
@@ -40,7 +40,7 @@ class JournaledState:
         self.unpublished = restored.last
         self.seen: dict[str, int] = {}
         """Last offset that arrived by input partition, undecodable records included."""
-        self._slot = self._bytes = 0
+        self._slot = self._bytes = self._snapshots = 0
         self._snapshot_at = SNAPSHOT_BYTES
 
     def passed_over(self, topic: str, partition: int, offset: int) -> range:
@@ -91,10 +91,13 @@ class JournaledState:
 
     async def write(self, snapshot: Snapshot) -> None:
         """Write a snapshot, which replaces all entries so far."""
-        encoded = journal.encode(snapshot)
-        await self.writer.write(snapshot_key(self.writer.partition, self.writer.incarnation), encoded)
-        self._slot = self._bytes = 0
-        self._snapshot_at = max(SNAPSHOT_BYTES, 2 * len(encoded))
+        parts, last = journal.split_snapshot(snapshot, self._snapshots)
+        owner = (self.writer.partition, self.writer.incarnation)
+        for number, part in parts.items():
+            await self.writer.write(part_key(*owner, number), part)
+        await self.writer.write(snapshot_key(*owner), last)
+        self._slot, self._bytes, self._snapshots = 0, 0, self._snapshots + 1
+        self._snapshot_at = max(SNAPSHOT_BYTES, 2 * sum(map(len, (*parts.values(), last))))
 
 
 async def open_state(

@@ -1,5 +1,6 @@
 import random
 import zlib
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -10,8 +11,8 @@ from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode as record_of_event
 from dart_streams.config import parse
 from dart_streams.config.tasks import MAX_TASKS
-from dart_streams.curation import difficulty
-from dart_streams.curation.changelog import claim_key, entry_key, parse_key, snapshot_key
+from dart_streams.curation import difficulty, groups
+from dart_streams.curation.changelog import claim_key, entry_key, parse_key, part_key, snapshot_key
 from dart_streams.curation.journal import (
     MOST_STATE_BYTES,
     Claim,
@@ -24,9 +25,12 @@ from dart_streams.curation.journal import (
     record_of,
     restore,
     snapshot_of,
+    split_snapshot,
 )
+from dart_streams.curation.members import Finish
 from dart_streams.curation.reducer import AgentProgress, InputRecord, advance, is_repeated
 from topics import BY_NAME
+from topics.trajectories import StepAction
 from workers.curator.changelogs import MAX_RECORD_BYTES
 
 CIRCLE = SimulatedCircle(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1)).play_rounds(120)
@@ -50,7 +54,9 @@ class Owner:
         restored = restore(agent, self.stored, 0)
         self.state, self.sequence, self.slot = restored.state, restored.sequence, 0
         self.stored[claim_key(0, incarnation)] = encode(Claim("curator"))
-        self.stored[snapshot_key(0, incarnation)] = encode(restored.snapshot)
+        self.turn = 0
+        self.stored |= self.written(restored.snapshot)
+        self.turn = 1
 
     def batch(self, reads):
         before = self.state.progress.digest
@@ -61,8 +67,14 @@ class Owner:
         return steps
 
     def snapshot(self):
-        self.stored[snapshot_key(0, self.incarnation)] = encode(snapshot_of(self.sequence, self.state))
-        self.slot = 0
+        self.stored |= self.written(snapshot_of(self.sequence, self.state))
+        self.slot, self.turn = 0, self.turn + 1
+
+    def written(self, snapshot):
+        """Return the records of a snapshot by key, in order."""
+        parts, last = split_snapshot(snapshot, self.turn)
+        keyed = {part_key(0, self.incarnation, number): part for number, part in parts.items()}
+        return keyed | {snapshot_key(0, self.incarnation): last}
 
 
 def without_owner(stored):
@@ -97,6 +109,28 @@ def test_every_batch_restores_to_the_state_and_its_last_decisions(name, batches)
             restored = restore(agent, owner.stored, 0)
             assert restored.state == owner.state
             assert (restored.entries, restored.last) == (0, [])
+
+
+@given(st.sampled_from(sorted(CIRCLE.agents)), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.data())
+def test_a_snapshot_in_parts_counts_once_its_last_record_is_written(name, sizes, data):
+    agent = CIRCLE.agents[name]
+    with patch("dart_streams.curation.journal.PART_BYTES", 100):
+        owner, reads = Owner(agent), inputs_of(agent)
+        for size in sizes:
+            batch, reads = reads[:size], reads[size:]
+            owner.batch(batch)
+            records = owner.written(snapshot_of(owner.sequence, owner.state))
+            assert len(records) > 2 and max(map(len, records.values())) <= 100
+            written = data.draw(st.integers(0, len(records)))
+            owner.stored |= dict(list(records.items())[:written])
+            if written == len(records):
+                owner.slot, owner.turn = 0, owner.turn + 1
+            restored = restore(agent, owner.stored, 0)
+            assert (restored.state, restored.sequence) == (owner.state, owner.sequence)
+            assert (restored.entries == 0) == (written == len(records))
+        lost = data.draw(st.sampled_from([*records][:-1]))
+        with pytest.raises(JournalGap, match="damaged"):
+            restore(agent, {key: value for key, value in (owner.stored | records).items() if key != lost}, 0)
 
 
 @given(st.sampled_from(sorted(CIRCLE.agents)), st.lists(st.integers(1, 9), max_size=5), st.booleans())
@@ -236,4 +270,34 @@ def test_the_state_of_as_many_tasks_as_a_run_may_have_fits_into_a_snapshot():
     }
     state = difficulty.DifficultyState(tasks=tasks)
     assert len(msgspec.msgpack.encode(state)) < MOST_STATE_BYTES
-    assert len(encode(snapshot_of(1, state))) < MAX_RECORD_BYTES
+    assert is_restored(CIRCLE.agents["difficulty"], state)
+
+
+def is_restored(agent, state):
+    """Return whether a state comes back from a snapshot whose records Kafka takes."""
+    owner = Owner(agent)
+    owner.state = state
+    owner.snapshot()
+    assert max(map(len, owner.stored.values())) < MAX_RECORD_BYTES
+    return restore(agent, owner.stored, 0).state == state
+
+
+@pytest.mark.parametrize("steps", [60, 150])
+def test_the_open_groups_of_ten_thousand_slots_fit_into_a_snapshot(steps):
+    """Entropies and digests of screens can't be compressed."""
+    draw = random.Random(5)
+    values = [draw.random() for _ in range(10_000)]
+    finish = Finish(0, "", 0.0, steps, [], 1, 2, [], [], "miniwob/click-checkboxes#0")
+    episodes = [
+        msgspec.structs.replace(
+            finish,
+            trajectory_id=f"{draw.getrandbits(128):032x}",
+            step_entropies=draw.choices(values, k=steps),
+            screens=[f"{draw.getrandbits(64):016x}" for _ in range(steps)],
+            actions=draw.choices([StepAction(name="click", x=71, y=120), StepAction(name="type")], k=steps),
+        )
+        for _ in range(10_000)
+    ]
+    state = groups.GroupsState(groups={number: episodes[number::1_250] for number in range(1_250)})
+    assert MAX_RECORD_BYTES < len(msgspec.msgpack.encode(state)) < MOST_STATE_BYTES
+    assert is_restored(CIRCLE.agents["groups"], state)

@@ -150,6 +150,19 @@ async def test_a_drained_agent_begins_no_other_batch_and_leaves_a_snapshot(broke
     assert (await broker.agent().owned_state(0)).unpublished == []
 
 
+async def test_a_large_snapshot_is_written_in_parts(broker, monkeypatch):
+    monkeypatch.setattr(journal, "PART_BYTES", 100)
+    agent = await broker.owning()
+    for offset in range(3):
+        await process(agent, broker.event(offset))
+        await (await agent.owned_state(0)).snapshot()
+    kept = broker.changelog.views[0].stored()
+    assert max(len(value) for key, value in kept.items() if b"/entry/" not in key) <= 100
+    assert len([key for key in kept if b"/part/" in key]) > 4
+    restored = await broker.agent().owned_state(0)
+    assert (restored.state, restored.unpublished) == (agent.states[0].state, [])
+
+
 async def test_a_failed_batch_is_in_no_snapshot(broker):
     """What was folded and not journaled must not outlive the process."""
     agent = await broker.owning()
