@@ -9,7 +9,6 @@ from dart_streams.config import clip_bounds
 from dart_streams.config.section import MOST, AboveZero, Count, NonNegative, Optional, Positive, Real, Section
 from dart_streams.config.sft import Sft
 from topics.values import Version
-from topics.weights import MOST_PARTS
 
 
 class DualClip(Optional, frozen=True):
@@ -75,9 +74,10 @@ class Publish(Optional, frozen=True):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of published weights; the trainer's own stay float32."""
-    full_every: Annotated[int, Meta(ge=1, le=MOST_PARTS)] = 1
+    full_every: Annotated[int, Meta(ge=1, le=64)] = 1
     """Versions from one full version to the next, with deltas between; 1: all are full. A version whose delta would be
-    larger, or which a rollout worker could not load as a delta, is full too."""
+    larger, or which a rollout worker could not load as a delta, is full too. Each record of `weights` names all files
+    since the last full version, and a starting worker reads all records, so there are few."""
 
     def __post_init__(self) -> None:
         """Refuse deltas that are as large as full versions."""

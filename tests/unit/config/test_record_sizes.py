@@ -44,7 +44,7 @@ def test_every_topic_has_the_size_of_its_largest_record():
         ({"curation": {"budget": {"base": 64}}, "recipe": "ui-s1"}, 1_000),
         ({"curation": {"budget": {"base": 1024}}, "trainer": {"groups_per_step": 64}}, 300),
         ({"trainer": {"groups_per_step": 256}, "recipe": ["ring-lite", "computerrl"]}, 1),
-        ({"trainer": {"publish": {"full_every": 1024, "dtype": "bfloat16"}, "weights_uri": "s3://" + "é" * 400}}, 1),
+        ({"trainer": {"publish": {"full_every": 64, "dtype": "bfloat16"}, "weights_uri": "s3://" + "é" * 400}}, 1),
         ({"env": {"workers": 60, "slots": 1000}}, 1),
         ({"tasks": {"proposals": True}, "policy": {"max_tokens": 4_096}}, 1),
         ({"feedback": {"enabled": True, "recent": 256}, "curation": {"budget": {"base": 1}}}, 1),
@@ -105,7 +105,7 @@ def test_any_configuration_is_refused_with_the_key_to_lower(tables: dict[str, An
         ({"env": {"workers": 1000, "slots": 1000}}, "curation-log", "env.slots"),
         ({"curation": {"budget": {"base": 65_536}}}, "curated", "curation.budget.base"),
         (
-            {"trainer": {"publish": {"full_every": 1024, "dtype": "bfloat16"}, "weights_uri": "s3://" + "u" * 2000}},
+            {"trainer": {"publish": {"full_every": 64, "dtype": "bfloat16"}, "weights_uri": "s3://" + "u" * 12_000}},
             "weights",
             "trainer.weights_uri",
         ),
