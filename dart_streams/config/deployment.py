@@ -166,6 +166,11 @@ class Config(Section, frozen=True):
                     f"bus.topics.partitions {partitions} is less than {key} {workers}: a worker without a partition "
                     "has no work"
                 )
+        if self.feedback.enabled and self.bus.topics.retention_hours.get("curated"):
+            raise ValueError(
+                "bus.topics.retention_hours.curated with feedback.enabled: a late trainer counts expired groups as "
+                "consumed, and can't know which were of feedback, which count for nothing: leave one of both out"
+            )
         if self.rollout.engine == "openai" and self.run.trains:
             if not self.rollout.openai.trainable:
                 raise ValueError(

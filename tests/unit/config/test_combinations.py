@@ -28,6 +28,10 @@ WRONG = {
         'trainer.publish.dtype = "bfloat16"\ntrainer.publish.full_every = 10',
         ["trainer.publish.full_every", "rollout.engine"],
     ),
+    "feedback that expires untrained": (
+        "feedback.enabled = true\nbus.topics.retention_hours.curated = 48",
+        ["bus.topics.retention_hours.curated", "feedback.enabled"],
+    ),
     "several nodes without a rendezvous": ("trainer.nodes = 2", ["nodes = 2", 'rendezvous = "HOST:PORT"']),
     "a rendezvous of one node": ('trainer.rendezvous = "node-0:29400"', ["'node-0:29400'", "nodes = 1"]),
     "a rendezvous without a port": (
@@ -119,6 +123,7 @@ def test_what_does_not_go_together_is_refused_and_each_key_is_named(tmp_path: Pa
         'trainer.publish.dtype = "bfloat16"\ntrainer.publish.full_every = 10\nrollout.vllm.second_set = "host"',
         'trainer.lora.rank = 8\ntrainer.lora.targets = ["q_proj"]\nrollout.vllm.second_set = "device"',
         "trainer.lora.rank = 8\ntrainer.imitate.trajectories = 8",
+        "feedback.enabled = true\nbus.topics.retention_hours = {curated = 0, observations = 48}",
         'trainer.lora.rank = 8\nrollout.vllm.tensor_parallel = 2\nrollout.vllm.second_set = "host"',
         f"{ENDPOINT}rollout.openai.trainable = true\ntrainer.lora.rank = 8",
         'tracker.tool = "mlflow"\ntracker.target = "http://127.0.0.1:5000"',
