@@ -25,6 +25,7 @@ from console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
 from console.runs.run_state import RunState
 from console.views import report
 from dart_streams.config import Config
+from dart_streams.config.hardware import available_cores
 
 AnySession = TypeVar("AnySession", bound=Session)
 REPORTED = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
@@ -145,7 +146,7 @@ def machine_load(made: run_folder.RunFolder, busy: float) -> dict[str, float]:
     own = sum(cpu_seconds(read_usage(made.path / "metrics" / USAGE_FILE), start_ms, end_ms).values())
     seconds = (end_ms - start_ms) / 1000
     return {
-        "cores": psutil.cpu_count() or 1,
+        "cores": available_cores(),
         "own_cores": round(own / seconds, 2),
         "other_cores": round(max(busy - own, 0.0) / seconds, 2),
     }

@@ -82,7 +82,7 @@ def episode_requests(screens: Screens, seed: int, images: int, tokens: int) -> I
 
 async def measure(arguments: argparse.Namespace) -> dict:
     """Run the measurement; return its metrics."""
-    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ))
     from workers.rollout.vllm_engine import VllmEngine
 
     with tempfile.TemporaryDirectory(prefix="rollout-bench-") as scratch:

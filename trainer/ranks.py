@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from dart_streams.config.hardware import available_cores
 from dart_streams.errors import UserError
 
 TIMEOUT = datetime.timedelta(minutes=10)
@@ -209,5 +210,5 @@ def own_device() -> torch.device:
         torch.cuda.set_device(device)
         return device
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // (2 * local)))
+    torch.set_num_threads(max(1, available_cores() // (2 * local)))
     return torch.device("cpu")

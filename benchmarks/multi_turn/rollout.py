@@ -51,7 +51,7 @@ def measure(rounds: int = 1, steps: int = trajectories.STEPS) -> dict[str, Any]:
 
 async def run_setting(window: str, cached: bool, steps: int) -> dict[str, Any]:
     """Return the figures of one trajectory and of a batch, with a new engine."""
-    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ))
     from dart_streams.policy.rendering import renderer_of
     from workers.rollout.vllm_engine import VllmEngine
 

@@ -105,7 +105,7 @@ def fit_of(model_dir: Path, settings: Config) -> Fit:
     from dart_streams.episodes.context import most_steps
     from workers.rollout import vllm_settings
 
-    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ))
     from dart_streams.policy import fit
     from dart_streams.policy.rendering import count_longest, renderer_of
     from dart_streams.policy.tensor_parallel import sharding_refusal

@@ -53,11 +53,19 @@ class MachineSize(msgspec.Struct, frozen=True):
 
 def read_machine() -> MachineSize:
     """Return the machine's cores and memory within the bounds of its container, and whether it has a GPU."""
+    return MachineSize(available_cores(), memory_limit(CONTROL_GROUPS) / 2**30, GPU_DEVICE.exists())
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use: those of its affinity, or its container's quota if that is less.
+
+    Numbers of threads and processes follow from it; ``os.cpu_count`` has all cores of the host.
+    """
     cores = float(len(os.sched_getaffinity(0)))
     quota, _, period = read_limit(CPU_QUOTA).partition(" ")
     if quota.isdigit() and period.isdigit():
         cores = min(cores, int(quota) / int(period))
-    return MachineSize(max(1, int(cores)), memory_limit(CONTROL_GROUPS) / 2**30, GPU_DEVICE.exists())
+    return max(1, int(cores))
 
 
 def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:

@@ -22,7 +22,7 @@ def hang() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ))
     from workers.rollout.vllm_core import VllmCore
 
     wanted: list[Callable[[], None]] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch
     from trainer.ranks import Ranks
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models so small gain nothing from more, and others want the cores
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ))
 cpu_features.limit_isa("bfloat16", Path(__file__).parents[2] / ".dart")
 
 

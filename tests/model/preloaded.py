@@ -4,7 +4,7 @@ import os
 
 from workers.rollout import vllm_settings
 
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ))
 
 import transformers.models.qwen2_5_vl.modeling_qwen2_5_vl
 import transformers.models.qwen2_5_vl.processing_qwen2_5_vl

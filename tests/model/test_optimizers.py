@@ -11,7 +11,7 @@ from tests.model.test_trainer_step import group_of
 from trainer.checkpoint import Checkpoints
 from trainer.learning import optimizers
 from trainer.learning.learner import Learner, never_stop
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, own_device
 from trainer.state import TrainerState
 
 RATE = 1e-2
@@ -44,6 +44,17 @@ class Training:
     def moments(self) -> list[torch.Tensor]:
         state = self.optimizer.state[self.layer.weight]
         return [state["exp_avg"], state["exp_avg_sq"]]
+
+
+def test_ranks_share_the_cores_of_their_container_as_threads(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    before = torch.get_num_threads()
+    try:
+        assert (own_device(), torch.get_num_threads()) == (CPU, 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_8_bit_steps_are_near_those_of_adamw(tmp_path):

@@ -87,7 +87,7 @@ def test_the_server_of_the_page_is_evaluated_and_demonstrates(user: HubUser):
     port = free_port()
     tables = {"openai": {**tomllib.loads((ROOT / file_of(run)).read_text())["rollout"]["openai"]}}
     tables["openai"]["base_url"] = f"http://127.0.0.1:{port}/v1"
-    on_a_cpu = vllm_settings.engine_environment({}, vllm_settings.available_cores())
+    on_a_cpu = vllm_settings.engine_environment({})
     user.variables = {**on_a_cpu, **user.variables, "VLLM_API_KEY": KEY}
     user.policy("fetch", MODEL_ID)
     _, program, subcommand, model, *words = shlex.split(serve)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dart_streams.config import Trainer
+from dart_streams.config.hardware import available_cores
 
 
 def build(parameters: Iterable[nn.Parameter], settings: Trainer, device: torch.device) -> torch.optim.Optimizer:
@@ -18,7 +19,7 @@ def build(parameters: Iterable[nn.Parameter], settings: Trainer, device: torch.d
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if settings.offload == "all" and device.type == "cuda":
         # The step is on the CPU, and torchrun gives each rank one thread.
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(trained, fused=True, **given)
     from torchao.optim import AdamW8bit

@@ -66,7 +66,7 @@ def engine_of(config: Config) -> Engine:
 
         return OpenaiEngine(config)
     ranks = config.rollout.vllm.tensor_parallel
-    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores(), ranks))
+    os.environ.update(vllm_settings.engine_environment(os.environ, ranks))
     from workers.rollout.vllm_engine import VllmEngine
 
     return VllmEngine(config)

@@ -1,11 +1,11 @@
 """Environment variables and engine arguments of vLLM. Pure."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Config
+from dart_streams.config.hardware import available_cores
 from dart_streams.policy.encoder_cache import batched_tokens
 from dart_streams.policy.staged_weights import UTILIZATION
 
@@ -17,11 +17,12 @@ ARENA_BYTES = 3 << 30
 """Free bytes of ``/dev/shm`` for vLLM's tensor arena, which reserves 2 GiB."""
 
 
-def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -> dict[str, str]:
+def engine_environment(present: Mapping[str, str], ranks: int = 1, cores: int = 0) -> dict[str, str]:
     """Return the variables to set before importing torch and vllm; ``present`` ones stay.
 
     An engine process would spend a third of a request's CPU time on sending pixels and tokens. With as many OpenMP
-    threads as cores, busy-waiting takes half of the CPU, so one core is left free; ``ranks`` share the others. vLLM
+    threads as ``cores`` (0: those available), busy-waiting takes half of the CPU, so one core is left free; ``ranks``
+    share the others. vLLM
     would bind the ranks of all workers to the same cores.
     """
     wanted = {
@@ -30,7 +31,7 @@ def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_HOST_IP": "127.0.0.1",
-        "OMP_NUM_THREADS": str(max(1, (cores - 1) // ranks)),
+        "OMP_NUM_THREADS": str(max(1, ((cores or available_cores()) - 1) // ranks)),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork of a process with threads may hang
         "HF_HUB_OFFLINE": "1",
@@ -78,8 +79,3 @@ def engine_arguments(
         "kv_cache_memory_bytes": memory,
         "block_size": CPU_BLOCK,
     }
-
-
-def available_cores() -> int:
-    """Return the number of cores available to this process."""
-    return len(os.sched_getaffinity(0))

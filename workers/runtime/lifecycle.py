@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
 
 from dart_streams.background import stop_signals
 from dart_streams.config import Config
+from dart_streams.config.hardware import available_cores
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.health_server import answering_probes
 from dart_streams.telemetry.process_health import ProcessHealth
@@ -71,6 +73,7 @@ async def run_until_stopped(
 ) -> int:
     """Connect, serve until ``stop`` is set (by default by signals), drain; return the exit code."""
     stop = stop or stop_on_signals()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(available_cores() + 4))
     health = health or ProcessHealth(TURN_BOUND_S)
     async with contextlib.AsyncExitStack() as resources:
         worker = await cancel_on_stop(stop, connect(config, worker_id, resources))

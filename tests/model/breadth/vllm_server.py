@@ -34,7 +34,7 @@ def served(folder: Path, config: Config, key: str, log: Path, *further: str) -> 
         *further,
     ]
     forked = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}  # as vLLM does of itself: its engine is a process beside
-    environment = {**forked, **vllm_settings.engine_environment(forked, vllm_settings.available_cores())}
+    environment = {**forked, **vllm_settings.engine_environment(forked)}
     environment["VLLM_API_KEY"] = key
     process = spawning.Process(target=be_server, args=(arguments, environment, log))
     with POLLING:

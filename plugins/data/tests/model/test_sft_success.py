@@ -32,7 +32,7 @@ from workers.env.backends.simulated import SIZE, SimulatedBackend, box_center
 from workers.env.environment import rescale
 from workers.rollout import vllm_settings
 
-os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ))
 
 from dart_streams.policy import tiny, weights
 from tests.model.engines import stop_engine

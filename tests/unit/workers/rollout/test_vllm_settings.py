@@ -12,11 +12,11 @@ GIB = 1 << 30
 
 
 def test_one_core_is_left_to_the_others_and_ranks_share_the_rest():
-    assert [engine_environment({}, cores)["OMP_NUM_THREADS"] for cores in (1, 2, 8)] == ["1", "1", "7"]
-    wanted = engine_environment({}, 9, ranks=2)
+    assert [engine_environment({}, cores=cores)["OMP_NUM_THREADS"] for cores in (1, 2, 8)] == ["1", "1", "7"]
+    wanted = engine_environment({}, ranks=2, cores=9)
     assert (wanted["OMP_NUM_THREADS"], wanted["VLLM_CPU_OMP_THREADS_BIND"]) == ("4", "nobind")
-    assert engine_environment({}, 2, ranks=2)["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8), "what the user has set stays"
+    assert engine_environment({}, ranks=2, cores=2)["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}), "what the user has set stays"
 
 
 def test_the_engine_is_in_this_process_and_several_ranks_share_the_cache():
@@ -29,7 +29,7 @@ def test_the_engine_is_in_this_process_and_several_ranks_share_the_cache():
     assert (one["distributed_executor_backend"], one["tensor_parallel_size"]) == ("uni", 1)
     assert (two["distributed_executor_backend"], two["tensor_parallel_size"]) == ("mp", 2)
     assert two["kv_cache_memory_bytes"] * 2 == one["kv_cache_memory_bytes"]
-    wanted = engine_environment({}, 2)
+    wanted = engine_environment({})
     assert wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert wanted["VLLM_NO_USAGE_STATS"] == "1"
 

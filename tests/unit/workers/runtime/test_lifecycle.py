@@ -4,10 +4,12 @@ import asyncio
 import gc
 import os
 import signal
+import threading
 
 import pytest
 
 from dart_streams.background import stop_signals
+from dart_streams.config import Config
 from workers.runtime import lifecycle
 
 
@@ -33,6 +35,25 @@ async def test_work_that_ends_ends_its_support_whose_end_or_error_is_raised():
         await lifecycle.run_until_first_exit(for_ever(), replies=broken())
     with pytest.raises(OSError, match="the disk is gone"):
         await lifecycle.run_until_first_exit(broken(), replies=for_ever())
+
+
+async def test_a_process_has_threads_for_its_own_cores_and_not_for_its_hosts(monkeypatch):
+    """A container of one core on a host of 64 had 32 threads for blocking calls."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {5})
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    threads, all_asked = set[int](), threading.Event()
+
+    async def connect(*_: object) -> lifecycle.Worker:
+        calls = [asyncio.to_thread(lambda: (threads.add(threading.get_ident()), all_asked.wait())) for _ in range(40)]
+        asked = asyncio.gather(*calls)
+        await asyncio.sleep(0)
+        all_asked.set()
+        await asked
+        return lifecycle.Worker(lambda stop: stop.wait(), {"end": at_once})
+
+    with pytest.raises(lifecycle.UnexpectedExit):
+        await lifecycle.run_until_stopped(connect, Config(), "env-0", asyncio.Event())
+    assert len(threads) <= 5
 
 
 async def test_a_start_succeeds_or_fails_or_a_stop_cancels_and_cleans_it_up():
