@@ -69,6 +69,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return ByServices(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+ODD = ",#=50%25 *[b]::\u0436"
+"""Letters with a meaning in lists, addresses and patterns, as a part of each test's state folder."""
+
+
 class Services:
     """A running Kafka and Cassandra, and configurations that share nothing but those."""
 
@@ -89,7 +93,7 @@ class Services:
         run = uuid.uuid4().hex[:8]
         tables: dict[str, Any] = {
             "recipe": list(recipe),
-            "run": {"id": run, "state_dir": str(self.folder / run)},
+            "run": {"id": run, "state_dir": str(self.folder / f"{run}{ODD}")},
             "bus": {"servers": self.running.bus.servers, "prefix": f"test.{run}."},
             "store": {
                 "hosts": list(self.running.store.hosts),

@@ -54,7 +54,7 @@ def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator
 def private_folder(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
     """Yield a private state folder; its services are stopped and removed at the end."""
     homes.mkdir(parents=True, exist_ok=True)
-    folder = homes / f"{os.getpid()}{suffix}"
+    folder = homes / f"{os.getpid()}{suffix},#=50%25 *[b]\u0436"
     owner = FileLock(folder / OWNER)
     with FileLock(homes / SWEEPER):  # another's sweep would take a folder whose owner has not locked it yet
         sweep(homes)

@@ -129,9 +129,11 @@ def is_outage(error: Exception) -> bool:
 
 
 def open_storage(uri: str) -> Storage:
-    """Return the storage at a fsspec URL, uncached; raise UserError for an unknown protocol."""
+    """Return the storage at a path or a fsspec URL, uncached; raise UserError for an unknown protocol."""
     try:
-        filesystem, folder = fsspec.core.url_to_fs(uri)
+        filesystem, folder = fsspec.core.url_to_fs(uri if "://" in uri else "file://")
+        if "://" not in uri:
+            folder = str(Path(uri).expanduser().absolute())  # fsspec would split it at `::`.
     except (ImportError, ValueError) as error:
         raise UserError(
             f"{uri} can't be used ({error}): see trainer.weights_uri, trainer.checkpoints_uri and store.objects.uri"

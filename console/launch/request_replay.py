@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import fsspec
 import msgspec
 
 from console.bundles.bundle_inputs import TASKS
@@ -33,6 +32,7 @@ from dart_streams.config import Bus, Config, tasks
 from dart_streams.config.deployment import Telemetry
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.file_storage import open_storage
 from dart_streams.policy import recipe, weight_location
 from topics import weights
 from topics.action_requests import ActionRequest
@@ -119,7 +119,7 @@ def has_weights(config: Config, version: WeightVersion) -> bool:
     base, uris = weight_location.base_of(config), [part.uri for part in version.parts]
     if not all(weight_location.is_covered(uri, base) for uri in uris):
         return False
-    return all(filesystem.exists(folder) for filesystem, folder in map(fsspec.core.url_to_fs, uris))
+    return all(storage.filesystem.exists(storage.folder) for storage in map(open_storage, uris))
 
 
 async def compare_versions(

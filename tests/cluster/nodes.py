@@ -6,7 +6,6 @@ Every node may be killed and started again alone. They are those of ``dart-strea
 import contextlib
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,7 @@ from kafka.errors import KafkaError
 from benchmarks.private_services import private_folder
 from console.launch.services import local
 from console.launch.services.daemon import Home, free_port
-from console.launch.services.jvm import Cassandra, Kafka, Service
+from console.launch.services.jvm import Cassandra, Kafka, Service, format_storage
 from console.launch.services.lock import ignore_message
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
@@ -60,9 +59,7 @@ class Broker(Kafka):
         settings.write_text(settings.read_text() + self.properties())  # The last word on a property counts.
         if is_new:
             shutil.rmtree(home.data)
-            tool = [*command[: command.index("-cp") + 2], "kafka.tools.StorageTool", "format", "-c", str(settings)]
-            done = subprocess.run([*tool, f"--cluster-id={CLUSTER_ID}"], capture_output=True, timeout=READY_S)
-            assert done.returncode == 0, done.stdout + done.stderr
+            format_storage(home, command[: command.index("-cp") + 2], f"--cluster-id={CLUSTER_ID}")
         return command
 
     def properties(self) -> str:

@@ -26,7 +26,7 @@ from benchmarks.private_services import HOMES, READY_TIMEOUT_S, private_folder
 from console.launch.access_rights import KINDS
 from console.launch.services import local
 from console.launch.services.daemon import Home, free_port
-from console.launch.services.jvm import Cassandra, Kafka, Service
+from console.launch.services.jvm import Cassandra, Kafka, Service, format_storage
 from console.launch.services.lock import ignore_message
 from console.runs.run_folder import write_toml
 from dart_streams.bus import admin
@@ -120,9 +120,8 @@ class SecuredKafka(Kafka):
         # The last word on a property counts.
         settings.write_text(clear + self.listeners(re.findall(r"CONTROLLER://[0-9.:]+", clear)[0]))
         scram = f"SCRAM-SHA-512=[name={USER},password={self.passwords['scram']}]"
-        tool = [*command[: command.index("-cp") + 2], "kafka.tools.StorageTool", "format", "-c", str(settings)]
-        done = subprocess.run([*tool, "--cluster-id=c2VjdXJlZC1zZWN1cmVk", "--add-scram", scram], capture_output=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        tool = command[: command.index("-cp") + 2]
+        format_storage(home, tool, "--cluster-id=c2VjdXJlZC1zZWN1cmVk", "--add-scram", scram)
         return command
 
     def listeners(self, controller: str) -> str:
@@ -139,11 +138,11 @@ listener.name.sasl.scram-sha-512.sasl.jaas.config={jaas}.scram.ScramLoginModule 
 listener.name.sasl.plain.sasl.jaas.config={jaas}.plain.PlainLoginModule required user_{USER}="{plain}";
 listener.name.mutual.ssl.client.auth=required
 ssl.keystore.type=PKCS12
-ssl.keystore.location={self.certificates.store("service")}
+ssl.keystore.location=../../secrets/service.p12
 ssl.keystore.password={STORE_PASSWORD}
 ssl.key.password={STORE_PASSWORD}
 ssl.truststore.type=PEM
-ssl.truststore.location={self.certificates.certificate("ca")}
+ssl.truststore.location=../../secrets/ca.pem
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:{USER};User:CN=client
 """
@@ -173,7 +172,7 @@ client_encryption_options:
   optional: false
   require_client_auth: false
   store_type: PKCS12
-  keystore: {self.certificates.store("service")}
+  keystore: ../../secrets/service.p12
   keystore_password: {STORE_PASSWORD}
 """
 

@@ -1,6 +1,8 @@
 """Errors of stores of files, and the bounds of S3's requests; real stores are in tests/model and tests/objects."""
 
 import errno
+import hashlib
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -33,6 +35,22 @@ PLACE = {"endpoint_url": "http://127.0.0.1:1"}
 )
 def test_errors_of_an_outage_are_retried_and_others_raised(error: Exception, outage: bool):
     assert is_outage(error) is outage
+
+
+@pytest.mark.parametrize("name", ["a::b", "run #2", "lr=0.1,bs=8", "50%25 of*[a]", "\u0436 \u00df", "memory:"])
+def test_a_path_is_one_folder_whatever_its_letters(tmp_path: Path, name: str):
+    """Versions were written beside the folder, one over the other, where its name had two colons."""
+    source = tmp_path / "source"
+    source.write_bytes(b"weights")
+    storage = open_storage(str(tmp_path / name / "v7"))
+    storage.make_folder()
+    storage.put(source, "model")
+    storage.write("probe", b"{}")
+    assert storage.digest("model") == hashlib.sha256(b"weights").hexdigest()
+    assert {*map(str, tmp_path.rglob("*"))} == {
+        *map(str, (source, tmp_path / name, tmp_path / name / "v7")),
+        *(f"{tmp_path / name}/v7/{file}" for file in ("model", "probe")),
+    }
 
 
 @pytest.mark.parametrize(

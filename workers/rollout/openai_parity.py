@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import fsspec
 import msgspec
 import structlog
 
 from dart_streams.config import Config
+from dart_streams.file_storage import open_storage
 from dart_streams.policy import probe, weight_location, weights
 from dart_streams.policy.rendering import Renderer
 from topics.values import MessagePart, Sampling
@@ -59,9 +59,9 @@ def fetch(config: Config, version: WeightVersion) -> probe.Probe | None:
     """Return the probe stored beside a version; None if it is missing or outside the configured location."""
     if weight_location.location_refusal(version.uri, weight_location.base_of(config)):
         return None
-    filesystem, folder = fsspec.core.url_to_fs(version.uri)
+    storage = open_storage(version.uri)
     try:
-        return msgspec.json.decode(filesystem.cat_file(f"{folder}/{weights.PROBE}"), type=probe.Probe)
+        return msgspec.json.decode(storage.filesystem.cat_file(f"{storage.folder}/{weights.PROBE}"), type=probe.Probe)
     except FileNotFoundError:
         return None
 

@@ -85,9 +85,9 @@ class Home:
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("wb") as log, timer_slack(slack_us):
-            return psutil.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            environment = jvm_environment()
+            return psutil.Popen(command, **streams, cwd=self.folder, env=environment, start_new_session=True)
 
     def last_lines(self, count: int = 8) -> str:
         """Return the end of the log without stack frames; long lines (class paths) are cut."""
@@ -98,6 +98,11 @@ class Home:
         lines = [line for line in lines if not line.startswith(("\tat ", "    at ", "\t... "))]
         cut = [line if len(line) <= LOG_LINE else f"{line[: LOG_LINE - 2]} …" for line in lines[-count:]]
         return "\n".join(cut) or "(an empty log)"
+
+
+def jvm_environment() -> dict[str, str]:
+    """Return the variables of a JVM, which else can't name files beyond the locale's letters."""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -1,4 +1,8 @@
-"""The JVM services of one machine: a Kafka of one KRaft node, a Cassandra of one node."""
+"""The JVM services of one machine: a Kafka of one KRaft node, a Cassandra of one node.
+
+They run in their home, and all their paths are relative to it: commas, ``=``, ``%`` and others mean something in lists,
+agents and addresses of files.
+"""
 
 import base64
 import subprocess
@@ -6,7 +10,7 @@ import uuid
 from pathlib import Path
 from string import Template
 
-from console.launch.services.daemon import Home, free_port, in_use, local_address
+from console.launch.services.daemon import Home, free_port, in_use, jvm_environment, local_address
 from dart_streams.config import Bus, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.errors import ServiceUnavailable
@@ -35,14 +39,24 @@ class Kafka:
 
     def prepare(self, home: Home, java: Path, jars: Path) -> list[str]:
         """Write the configuration, format the log folder once, and return the command that runs the broker."""
-        places = {"host": self.host, "port": self.port, "controller_port": free_port(), "data": home.data}
-        settings = write_configuration("kafka/server.properties", home, **places)
-        recipes = RECIPES / self.name
-        options = [f"@{recipes / 'jvm.options'}", f"-Dlog4j2.configurationFile={recipes / 'log4j2.xml'}"]
-        base = [str(java), *options, "-cp", f"{jars}/*"]
+        write_configuration(
+            home,
+            "kafka/server.properties",
+            host=self.host,
+            port=self.port,
+            controller_port=free_port(),
+            data=home.data.name,
+        )
+        write_configuration(home, "kafka/log4j2.xml")
+        link_jars(home, jars)
+        options = [f"@{RECIPES / self.name / 'jvm.options'}", "-Dlog4j2.configurationFile=log4j2.xml"]
+        base = [str(java), *options, "-cp", "jars/*"]
         if not (home.data / "meta.properties").exists():
-            format_storage([*base, "kafka.tools.StorageTool"], settings)
-        return [*base, *self.compilers, f"-Xmx{self.heap_mb}m", *home.marks(self.port), "kafka.Kafka", str(settings)]
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+            # An id that starts with a dash would be read as an option.
+            format_storage(home, base, f"--cluster-id={cluster_id}")
+        heap = f"-Xmx{self.heap_mb}m"
+        return [*base, *self.compilers, heap, *home.marks(self.port), "kafka.Kafka", "server.properties"]
 
 
 class Cassandra:
@@ -65,25 +79,28 @@ class Cassandra:
 
     def prepare(self, home: Home, java: Path, jars: Path) -> list[str]:
         """Write the configuration and return the command that runs the node."""
-        places = {"host": self.host, "port": self.port, "storage_port": storage_port(home), "data": home.data}
-        settings = write_configuration("cassandra/cassandra.yaml", home, **places)
+        port = storage_port(home)
+        write_configuration(
+            home, "cassandra/cassandra.yaml", host=self.host, port=self.port, storage_port=port, data=home.data.name
+        )
+        write_configuration(home, "cassandra/logback.xml")
+        link_jars(home, jars)
         agents = sorted(jars.glob("jamm-*.jar"))
         if not agents:
             raise ServiceUnavailable(f"{jars} has no jamm jar: remove that folder, it will be fetched again")
-        recipes = RECIPES / self.name
         return [
             str(java),
-            f"@{recipes / 'jvm.options'}",
+            f"@{RECIPES / self.name / 'jvm.options'}",
             *self.compilers,
-            f"-javaagent:{agents[0]}",
+            f"-javaagent:jars/{agents[0].name}",
             f"-Xmx{self.heap_mb}m",
-            f"-Dlogback.configurationFile={recipes / 'logback.xml'}",
-            f"-Dcassandra.config=file://{settings}",
-            f"-Dcassandra.storagedir={home.data}",
-            f"-Dcassandra.logdir={home.folder}",
+            "-Dlogback.configurationFile=logback.xml",
+            "-Dcassandra.config=file:cassandra.yaml",
+            f"-Dcassandra.storagedir={home.data.name}",
+            "-Dcassandra.logdir=.",
             *home.marks(self.port),
             "-cp",
-            f"{jars}/*",
+            "jars/*",
             "org.apache.cassandra.service.CassandraDaemon",
         ]
 
@@ -100,22 +117,34 @@ def compiler_options(services: Services) -> list[str]:
     return ["-XX:TieredStopAtLevel=4"] if services.optimise else []
 
 
-def write_configuration(template: str, home: Home, **values: object) -> Path:
-    """Write a filled template of deploy/local into ``home``, and return its path."""
+def write_configuration(home: Home, template: str, **values: object) -> None:
+    """Write a filled template of deploy/local into a service's home."""
     source = RECIPES / template
     home.folder.mkdir(parents=True, exist_ok=True)
-    path = home.folder / source.name
-    path.write_text(Template(source.read_text()).substitute(values))
-    return path
+    (home.folder / source.name).write_text(Template(source.read_text()).substitute(values))
 
 
-def format_storage(tool: list[str], settings: Path) -> None:
-    """Format an empty log folder with a cluster id, as KRaft requires."""
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    # An id that starts with a dash would be read as an option.
-    command = [*tool, "format", "--ignore-formatted", f"--cluster-id={cluster_id}", "-c", str(settings)]
+def link_jars(home: Home, jars: Path) -> None:
+    """Make ``jars`` in a service's home a link to the folder of its jars."""
+    link = home.folder / "jars"
+    link.unlink(missing_ok=True)
+    link.symlink_to(jars.absolute())
+
+
+def format_storage(home: Home, java: list[str], *options: str) -> None:
+    """Format an empty log folder, as KRaft requires; ``java`` is the command without a class."""
+    command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "-c", "server.properties", *options]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_S, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=FORMAT_S,
+            check=False,
+            cwd=home.folder,
+            env=jvm_environment(),
+        )
     except subprocess.TimeoutExpired:
         raise ServiceUnavailable(f"Kafka's storage tool took longer than {FORMAT_S} s") from None
     if done.returncode != 0:
