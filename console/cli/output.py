@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Colors of table cells with these texts."""
 
-notes = PlainConsole(stderr=True, highlight=False)
+notes = PlainConsole(stderr=True, highlight=False, lasting=True)
 
 
 def note(text: str) -> None:

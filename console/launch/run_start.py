@@ -133,7 +133,7 @@ def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
 
 def attached_session(folder: RunFolder, *, before_only: bool) -> Session:
     """Return the session of a run without processes of its own."""
-    return Session(folder, None, write_report, PlainConsole(), before_only=before_only)
+    return Session(folder, None, write_report, PlainConsole(lasting=True), before_only=before_only)
 
 
 def own_session(folder: RunFolder, placement: Placement, *, owns_services: tuple[str, ...]) -> Session:
@@ -144,7 +144,7 @@ def own_session(folder: RunFolder, placement: Placement, *, owns_services: tuple
         folder,
         processes.processes_of(config, folder.config_file, programs, placement),
         write_report,
-        PlainConsole(),
+        PlainConsole(lasting=True),
         find_policy=find_policy if processes.needs_model(config) else None,
         owns_services=owns_services,
     )

@@ -31,6 +31,8 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 15.0
 MAX_QUICK_DEATHS = 5
 SAVE_RETRY_S = 2.0
+NOT_STARTED = 1
+"""Stands for the exit code of a process that could not be started."""
 
 
 class ProcessFailedError(UserError):
@@ -67,21 +69,26 @@ class Child:
         self.wanted = True
         self.keeper: asyncio.Task[None] | None = None
 
-    async def start(self, grace_s: float) -> None:
-        """Start the process, appending its output to the log."""
+    async def start(self, grace_s: float) -> str:
+        """Start the process, appending its output to the log; return why it was not started, empty if it was."""
         command = [sys.executable, "-I", "-S", subreaper.__file__, str(grace_s), *self.spec.command]
-        with self.log.open("ab") as output:
-            self.log_start = output.tell()
-            self.process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, **self.spec.environment},
-            )
+        self.process = None
+        try:
+            with self.log.open("ab") as output:
+                self.log_start = output.tell()
+                self.process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    env={**os.environ, **self.spec.environment},
+                )
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread that waits for its end
+            return f"not started ({error})"
         self.started_s = time.monotonic()
         self.starts += 1
+        return ""
 
     def tail(self) -> str:
         """Return the last lines written since the latest start."""
@@ -137,24 +144,26 @@ class Supervisor:
     async def launch(self, spec: ProcessSpec, *, once: bool = False) -> asyncio.Task[None]:
         """Start one process and return the task that keeps it alive."""
         child = self.children[spec.name] = Child(spec, self.folder / "logs" / f"{spec.name}.log", once=once)
-        await child.start(self.drain_s)
-        child.keeper = asyncio.create_task(self.keep_alive(child), name=f"keep {spec.name} alive")
+        fault = await child.start(self.drain_s)
+        child.keeper = asyncio.create_task(self.keep_alive(child, fault), name=f"keep {spec.name} alive")
         child.keeper.add_done_callback(self.fail_with)
         self.log.info("started", child=spec.name, pid=child.process and child.process.pid)
         return child.keeper
 
-    async def keep_alive(self, child: Child) -> None:
-        """Restart a process with back-off whenever it dies unstopped; give up if it keeps dying."""
+    async def keep_alive(self, child: Child, fault: str = "") -> None:
+        """Restart a process with back-off whenever it dies unstopped; give up if it keeps dying.
+
+        A start that failed, by ``fault``, is tried again as after a death.
+        """
         deaths = 0
         while True:
-            assert child.process is not None
-            code = await child.process.wait()
-            reason = explain(code)
+            code = await child.process.wait() if child.process is not None else NOT_STARTED
+            reason = fault or explain(code)
             if not child.wanted or (child.once and code == 0):
                 self.log.info("stopped", child=child.spec.name, reason=reason)
                 return
-            lived_s = time.monotonic() - child.started_s
-            deaths, delay_s = (deaths, None) if child.once else after_death(deaths, lived_s, code)
+            lived_s = 0.0 if fault else time.monotonic() - child.started_s
+            deaths, delay_s = (deaths, None) if child.once and not fault else after_death(deaths, lived_s, code)
             self.on_death(child.spec.name, reason, child.last_line(), delay_s is not None)
             self.log.warning(
                 "died",
@@ -166,7 +175,7 @@ class Supervisor:
             )
             restart = "not started again" if delay_s is None else f"starting it again in {delay_s:g} s"
             last = f"; the last line of its log: {line}" if (line := child.last_line()) else ""
-            self.notify(f"{child.spec.name} died: {reason}, {restart}{last} ({child.log})")
+            self.notify(f"{child.spec.name} {'' if fault else 'died: '}{reason}, {restart}{last} ({child.log})")
             if delay_s is None:
                 if child.spec.optional:
                     self.notify(f"the run goes on without {child.spec.name}")
@@ -176,7 +185,7 @@ class Supervisor:
             await asyncio.sleep(delay_s)
             if not child.wanted:
                 return
-            await child.start(self.drain_s)
+            fault = await child.start(self.drain_s)
             self.save_registry()
 
     def fail_with(self, keeper: asyncio.Task[None]) -> None:

@@ -24,6 +24,7 @@ from dart_streams.telemetry.exporters import (
     LineSpanExporter,
     collector_exporters,
 )
+from dart_streams.telemetry.log_stream import LogStream
 from dart_streams.version import VERSION
 
 REPEAT_S = 30.0
@@ -96,7 +97,7 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
 
     Libraries log from level WARNING, rate-limited. Lines that cannot be written are dropped.
     """
-    stream: Any = log_lines.LogStream(to or sys.stderr)
+    stream: Any = LogStream(to or sys.stderr)
 
     def add_process(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
         return fields | {"process": process}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.telemetry import spans
-from dart_streams.telemetry.log_lines import LogStream
+from dart_streams.telemetry.log_stream import LogStream
 from tests.sources import ROOT
 
 PROGRAM = """

@@ -96,13 +96,36 @@ async def test_a_process_stays_alive_while_the_list_cannot_be_written(tmp_path, 
         assert [one.pid for one in leftovers.read(supervisor.registry_file).children] == [child.process.pid]
 
 
-async def test_a_process_that_nobody_would_start_again_fails_the_run(tmp_path):
-    async with supervised(tmp_path, ProcessSpec("env-0", SLEEPS)) as supervisor:
-        child = supervisor.children["env-0"]
-        child.log = tmp_path / "away" / "env-0.log"
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_start_that_fails_is_tried_again_as_a_death_is(tmp_path, monkeypatch, first):
+    """At its limit of processes or files, or on a full disk, a run ended with a traceback."""
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
+    notices: list[str] = []
+    logs = tmp_path / "logs"
+    supervisor = Supervisor(tmp_path, 60, notices.append)
+    if first:
+        logs.rename(tmp_path / "away")
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    child = supervisor.children["env-0"]
+    if not first:
+        await until(lambda: "up" in log_of(tmp_path, "env-0"))
+        logs.rename(tmp_path / "away")
         psutil.Process(child.process.pid).kill()
-        with pytest.raises(FileNotFoundError):
-            await asyncio.wait_for(supervisor.gave_up, 60)
+    await until(lambda: any("env-0 not started" in notice and "No such file" in notice for notice in notices))
+    (tmp_path / "away").rename(logs)
+    await until(lambda: child.process is not None and log_of(tmp_path, "env-0").count("up") == child.starts)
+    assert not supervisor.gave_up.done()
+    await supervisor.stop_all()
+
+
+async def test_starts_that_keep_failing_fail_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
+    supervisor = Supervisor(tmp_path, 60)
+    (tmp_path / "logs").rmdir()
+    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
+    with pytest.raises(ProcessFailedError, match="env-0 died 5 times in a row: not started"):
+        await asyncio.wait_for(supervisor.gave_up, 60)
+    await supervisor.stop_all()
 
 
 async def test_a_dead_process_is_started_again(tmp_path):

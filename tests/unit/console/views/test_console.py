@@ -4,7 +4,10 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -183,3 +186,32 @@ def test_what_is_piped_is_not_wrapped(monkeypatch):
     table.add_row("x" * 100, "y" * 100)
     PlainConsole(file=file).print(table)
     assert "x" * 100 in file.getvalue() and max(map(len, file.getvalue().splitlines())) < 220
+
+
+PRINTS = """
+import sys
+from pathlib import Path
+from console.views.console import PlainConsole
+console = PlainConsole(lasting=True)
+for number in range(20_000):
+    console.print(f"line {number} of what nobody reads")
+Path(sys.argv[1]).write_text("the end")
+"""
+
+
+@pytest.mark.parametrize("output", ["a closed pipe", "/dev/full"])
+def test_a_lasting_console_outlives_its_reader_and_a_full_disk(tmp_path: Path, output: str):
+    """``run | head`` ended the run, and so did a full disk under ``run > file``."""
+    command = [sys.executable, "-c", PRINTS, str(tmp_path / "end")]
+    if output == "/dev/full":
+        with Path(output).open("w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+        code, said = done.returncode, done.stderr
+    else:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == b"line 0 of what nobody reads\n"
+            process.stdout.close()
+            said, code = process.stderr.read(), process.wait()
+    assert (tmp_path / "end").read_text() == "the end"
+    assert (said, code) == (b"", 0)
