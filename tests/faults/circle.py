@@ -99,19 +99,19 @@ class Circle:
         """The run's resolved configuration."""
         return self.made.config()
 
-    def start(self) -> None:
-        """Start the supervisor, which starts all others."""
+    def start(self, stdout: int | None = None) -> None:
+        """Start the supervisor, which starts all others; its output goes to a file, or to ``stdout``."""
         with self.console.open("a") as log:
             command = [sys.executable, "-m", "tests.faults.supervised", str(self.made.path)]
             environment = {**os.environ, PREFIXES: self.prefixes}
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=stdout or log, stderr=log, env=environment)
 
-    def resume(self, train_steps: int = ENDLESS) -> None:
+    def resume(self, train_steps: int = ENDLESS, stdout: int | None = None) -> None:
         """Start the run again, until it has made ``train_steps`` steps in all."""
         config = self.config
         run = msgspec.structs.replace(config.run, train_steps=train_steps)
         self.made = run_folder.create(msgspec.structs.replace(config, run=run), TASKS, self.made.id, resume=True)
-        self.start()
+        self.start(stdout)
 
     def processes(self) -> list[psutil.Process]:
         """Return the supervisor and all below it."""

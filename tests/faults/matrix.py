@@ -54,6 +54,7 @@ OF_VERSIONS = (
 )
 CASES = {
     "everything-killed": (f"{WHOLE}::test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed",),
+    "terminal": (f"{WHOLE}::test_a_closed_terminal_ends_a_run_in_order_and_lost_output_does_not",),
     "republished": (f"{WHOLE}::test_every_record_of_every_topic_comes_again_with_and_without_headers",),
     **{
         case: (f"{DISTURBED}[{case}]",)
@@ -80,6 +81,8 @@ CASES = {
     "browser-memory": ("tests/integration/test_miniwob_memory.py",),
     "screenshots": ("tests/integration/test_env_worker.py",),
     "weights-refused": ("tests/integration/test_rollout_worker.py",),
+    "down-under-a-run": ("tests/unit/console/cli/test_runs.py::test_services_of_a_run_under_way_are_not_stopped",),
+    "listener": ("tests/unit/bus/test_advertised_listeners.py",),
     "services-start": ("tests/launch/test_services_survive.py",),
     "one-folder": ("tests/unit/console/launch/test_session.py", "tests/unit/console/runs/test_run_folder.py"),
     "two-writers": (

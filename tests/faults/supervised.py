@@ -19,6 +19,7 @@ from console.launch.session import Session, run_session
 from console.launch.supervisor import ProcessSpec
 from console.runs import run_folder
 from console.runs.run_folder import RunFolder
+from console.views.console import PlainConsole
 from dart_streams.errors import UserError
 from tests.faults.circle import PREFIXES
 
@@ -47,7 +48,7 @@ if __name__ == "__main__":
     process_registry.end_leftovers(folder.path.parent)
     try:
         with run_folder.lock_folder(folder.path):
-            run_session(folder, lambda _: session_of(folder, Console(width=160)))
+            run_session(folder, lambda _: session_of(folder, PlainConsole(width=160, lasting=True)))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

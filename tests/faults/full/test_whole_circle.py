@@ -4,11 +4,15 @@ Each ends with every process killed and started once more, an orderly end, and t
 """
 
 import contextlib
+import signal
+import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from console.launch.session import InterruptedRun
 from dart_streams.bus import sync_clients
 from dart_streams.config import Config
 from dart_streams.config.env import Simulated
@@ -35,6 +39,31 @@ def test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed(services,
         assert {one.trajectory_id for one in observed} - ended, "nothing was under way that a kill could lose"
         begin = time.monotonic()
         running.resume()
+        running.goes_on()
+        running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
+        running.is_killed_once_more_and_ends_well()
+
+
+def test_a_closed_terminal_ends_a_run_in_order_and_lost_output_does_not(services, tmp_path: Path):
+    with circle(config_of(services, tmp_path), "terminal") as running:
+        begun = running.processes()
+        assert running.process is not None
+        running.process.send_signal(signal.SIGHUP)
+        assert running.exit_code() == InterruptedRun.exit_code, running.evidence()
+        assert "interrupted; resume it with" in running.said()
+        assert running.made.journal().outcome == "interrupted" and not any(map(psutil.Process.is_running, begun))
+        running.resume(stdout=subprocess.PIPE)
+        assert running.process.stdout is not None
+        assert running.process.stdout.readline()
+        running.process.stdout.close()
+        running.goes_on()
+        logs, away = running.made.path / "logs", running.made.path / "away"
+        logs.rename(away)
+        for process in running.of_kind("env"):
+            process.kill()
+        running.until(lambda: "not started" in (away / "supervisor.log").read_text(), "a start that fails")
+        away.rename(logs)
+        begin = time.monotonic()
         running.goes_on()
         running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
         running.is_killed_once_more_and_ends_well()
