@@ -23,32 +23,41 @@ MAX_REASON = 200
 
 
 class ConnectionBounds:
-    """The connections of a server; ``waiting`` ones have not sent a request yet, the oldest first."""
+    """The connections of a server; ``strangers`` have sent no request of a known sender yet, the oldest first.
+
+    A timer ends those that have sent no request at all. At the limit a new connection takes the place of the oldest
+    stranger, whatever that one has asked.
+    """
 
     def __init__(self, most: int, head_s: float) -> None:
         self.most = most
         self.head_s = head_s
         self.open: set[BoundedHandler] = set()
-        self.waiting: dict[BoundedHandler, asyncio.TimerHandle] = {}
+        self.strangers: dict[BoundedHandler, asyncio.TimerHandle] = {}
 
     def enter(self, handler: "BoundedHandler") -> bool:
-        """Count a connection, cutting the oldest waiting one for it; return False at the limit."""
-        if len(self.open) >= self.most and self.waiting:
-            next(iter(self.waiting)).cut()
+        """Count a connection, cutting the oldest stranger for it; return False at the limit."""
+        if len(self.open) >= self.most and self.strangers:
+            next(iter(self.strangers)).cut()
         if len(self.open) >= self.most:
             return False
         self.open.add(handler)
-        self.waiting[handler] = asyncio.get_running_loop().call_later(self.head_s, handler.cut)
+        self.strangers[handler] = asyncio.get_running_loop().call_later(self.head_s, handler.cut)
         return True
 
     def has_asked(self, handler: "BoundedHandler") -> None:
         """Note the head of a connection's first request."""
-        if (timer := self.waiting.pop(handler, None)) is not None:
-            timer.cancel()
+        if handler in self.strangers:
+            self.strangers[handler].cancel()
+
+    def note_known(self, handler: "BoundedHandler") -> None:
+        """Keep a connection, as its sender is known."""
+        self.has_asked(handler)
+        self.strangers.pop(handler, None)
 
     def leave(self, handler: "BoundedHandler") -> None:
         """Forget a connection."""
-        self.has_asked(handler)
+        self.note_known(handler)
         self.open.discard(handler)
 
 
@@ -90,6 +99,12 @@ class BoundedHandler(web.RequestHandler):
             self.logger.warning("malformed request: %s", reason)
         else:
             super().log_exception(*args, **kw)
+
+
+def note_known(request: web.Request) -> None:
+    """Keep the connection of a request whose sender has shown a token or a cookie."""
+    if isinstance(handler := request.protocol, BoundedHandler):
+        handler.bounds.note_known(handler)
 
 
 @contextlib.asynccontextmanager

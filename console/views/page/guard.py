@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler, Middleware
 from console.views.page.sign_in import AGAIN, POLICY, UNKNOWN, WRONG, opening_page, sign_in_page
 from dart_streams.config.connections import is_loopback
 from dart_streams.connection.auth import derive_token, is_same_token
+from dart_streams.http_bounds import note_known
 
 METHODS = frozenset({"GET", "HEAD"})
 WRITTEN = "/api/feedback"
@@ -133,6 +134,7 @@ class Guard:
         if not known:
             text = "open the address that dart-streams printed: it carries the token, which is new at each start"
             return refuse(web.Response(status=401, text=text))
+        note_known(request)
         if request.method not in METHODS and (refused := self.refused_writing(request)) is not None:
             return refuse(refused)
         try:

@@ -8,13 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import ClientSession, web
+from aiohttp.typedefs import Middleware
 
-from dart_streams.http_bounds import ConnectionBounds, serve_bounded
+from console.views.page.guard import Guard
+from dart_streams.http_bounds import ConnectionBounds, note_known, serve_bounded
 from dart_streams.telemetry.setup import MAX_MESSAGES, RateLimitFilter
 
 WAIT_S = 60.0
 FOR_EVER_S = 3600.0
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+REQUEST = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+KNOWN = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: known\r\n\r\n"
 
 
 class Site:
@@ -32,6 +36,8 @@ class Site:
 
 
 async def hello(request: web.Request) -> web.Response:
+    if "Authorization" in request.headers:
+        note_known(request)
     return web.Response(text="hello")
 
 
@@ -40,8 +46,8 @@ async def fails(request: web.Request) -> web.Response:
 
 
 @contextlib.asynccontextmanager
-async def site(most: int = 8, head_s: float = FOR_EVER_S) -> AsyncIterator[Site]:
-    application = web.Application()
+async def site(most: int = 8, head_s: float = FOR_EVER_S, *middlewares: Middleware) -> AsyncIterator[Site]:
+    application = web.Application(middlewares=middlewares)
     application.router.add_get("/", hello)
     application.router.add_get("/fails", fails)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -76,15 +82,43 @@ async def test_many_halves_take_a_bounded_number_of_connections():
         await asyncio.gather(*(ended(half) for half in halves[:32]))
 
 
-async def test_connections_that_have_asked_are_kept_and_one_too_many_is_cut():
+async def test_strangers_make_room_for_who_comes_whatever_they_have_asked():
+    """256 connections that were kept open after a whole request each cut a viewer with the cookie for 74 s."""
     async with site(most=3) as served:
-        request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        kept = [await served.send(request) for _ in range(3)]
+        known = await served.send(KNOWN)
+        async with asyncio.timeout(WAIT_S):
+            assert await known.readuntil(b"hello")
+        strangers = [await served.send(REQUEST) for _ in range(6)]
+        async with asyncio.timeout(WAIT_S):
+            assert b"hello" in await strangers[-1].readuntil(b"hello")
+        await asyncio.gather(*(ended(one) for one in strangers[:4]))
+        async with ClientSession(headers={"Authorization": "known"}) as client:
+            for _ in range(3):
+                async with client.get(f"http://127.0.0.1:{served.port}/") as answer:
+                    assert await answer.text() == "hello"
+        served.writers[0].write(KNOWN)
+        async with asyncio.timeout(WAIT_S):
+            assert b"hello" in await known.readuntil(b"hello")
+
+
+@pytest.mark.parametrize(("token", "known"), [("right", True), ("wrong", False)])
+async def test_a_viewer_of_the_page_is_known_by_its_token(token: str, known: bool):
+    guard = Guard(frozenset({"127.0.0.1"}), 1, tls=False, token="right")
+    async with site(8, FOR_EVER_S, guard.middleware()) as served, ClientSession() as client:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with client.get(f"http://127.0.0.1:{served.port}/", headers=headers) as answer:
+            assert (await answer.text() == "hello") is known
+            assert (bool(served.bounds.open) and not served.bounds.strangers) is known
+
+
+async def test_connections_of_known_senders_are_kept_and_one_too_many_is_cut():
+    async with site(most=3) as served:
+        kept = [await served.send(KNOWN) for _ in range(3)]
         async with asyncio.timeout(WAIT_S):
             assert [await one.readline() for one in kept] == [b"HTTP/1.1 200 OK\r\n"] * 3
-        await ended(await served.send(request))
+        await ended(await served.send(KNOWN))
         assert len(served.bounds.open) == 3
-        served.writers[0].write(request)
+        served.writers[0].write(KNOWN)
         async with asyncio.timeout(WAIT_S):
             assert b"hello" in await kept[0].readuntil(b"hello")
 

@@ -30,6 +30,7 @@ from dart_desktops.server.slots import Slot
 from dart_streams.background import wait_first
 from dart_streams.config.text import MALFORMED
 from dart_streams.connection.auth import is_same_token
+from dart_streams.http_bounds import note_known
 from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.1
@@ -152,6 +153,8 @@ class LeaseServer:
             return GatewayTarget(None, 401, "the token of the desktop's lease is needed: Authorization: Bearer TOKEN")
         if not self.token and not is_local(request):
             return GatewayTarget(None, 403, ONLY_LOCAL)
+        if lease is not None:
+            note_known(request)
         return self._reach(slot, lease, time_limit_s(request.path))
 
     def open_port(self, slot: Slot) -> GatewayTarget:
@@ -240,6 +243,7 @@ class LeaseServer:
         # Without a token, a page in a local browser could reach this address by DNS rebinding.
         if not self.token and not is_local(request):
             return error_response(403, ONLY_LOCAL)
+        note_known(request)
         return await handler(request)
 
 
