@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,15 @@ def test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed(services,
         running.is_killed_once_more_and_ends_well()
 
 
+@pytest.fixture
+def hangs_up() -> Iterator[None]:
+    """Have children take SIGHUP, which ``nohup`` before these tests would have them ignore."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangs_up")
 def test_a_closed_terminal_ends_a_run_in_order_and_lost_output_does_not(services, tmp_path: Path):
     with circle(config_of(services, tmp_path), "terminal") as running:
         begun = running.processes()
