@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from workers.env.backends.miniwob.context_pool import PooledContext
 from workers.env.environment import EnvironmentFault
 
 OPEN_S = 5.0
-"""Time limit for a context to show its document; then it is replaced, once by a new one that has the call's limit."""
+"""Least time limit for a context to show its document; then it is replaced, once by a new one with the call's limit."""
+PACE = 4.0
+"""Time limit of the next context by the time that the last one took. After a late one the limit is doubled."""
 
 log = structlog.get_logger()
 
@@ -31,6 +34,8 @@ class PooledBrowser:
         self.spare = spare
         self.documents = documents
         self.under_way = 0
+        self.pace_s = 0.0
+        """Time limit of the next context by the pace of the machine."""
         self.browser: Browser | None = None
         self._free: list[PooledContext] = []
         self._launch_lock = asyncio.Lock()
@@ -50,9 +55,9 @@ class PooledBrowser:
             browser = await self.start()
             while self._free:
                 with replaced_if_faulty():
-                    return await self._begin(self._free.pop(self._best(document)), document, OPEN_S)
+                    return await self._begin(self._free.pop(self._best(document)), document, max(OPEN_S, self.pace_s))
             with replaced_if_faulty():
-                return await self._begin(self._new_context(browser), document, OPEN_S)
+                return await self._begin(self._new_context(browser), document, max(OPEN_S, self.pace_s))
             return await self._begin(self._new_context(await self.start()), document, None)
         except BaseException:
             self.under_way -= 1
@@ -93,11 +98,14 @@ class PooledBrowser:
 
     async def _begin(self, context: PooledContext, document: str, limit_s: float | None) -> PooledContext:
         """Return the context once it shows the document; dispose of it if it does not in time."""
+        began_s = time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
                 await context.begin(document)
+            self.pace_s = PACE * (time.monotonic() - began_s)
             return context
         except TimeoutError:
+            self.pace_s = max(self.pace_s, 2 * (limit_s or OPEN_S))
             await context.dispose()
             raise EnvironmentFault(f"no page within {limit_s:g} s") from None
         except BaseException:
