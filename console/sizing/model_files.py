@@ -1,6 +1,5 @@
 """The size of a model, read from config.json and the headers of its safetensors files. Weights are not loaded."""
 
-import json
 import math
 import re
 from collections import Counter
@@ -12,11 +11,9 @@ import msgspec
 
 from dart_streams.config.section import Positive
 from dart_streams.errors import UserError
-from dart_streams.policy.model_folder import refuse_partial, shards_of
+from dart_streams.policy.model_folder import read_configuration, read_shapes
 from dart_streams.policy.tensor_parallel import sharding_refusal
 
-MAX_HEADER_BYTES = 100_000_000
-"""The safetensors format's limit."""
 LAYER = re.compile(r"^.*?\.(?:layers|blocks)\.\d+\.")
 VISION = re.compile(r"(?:^|\.)vis(?:ual|ion)")
 
@@ -92,33 +89,9 @@ def refuse_sharding(folder: Path, ranks: int) -> None:
         raise UserError(reason)
 
 
-def read_configuration(folder: Path) -> dict[str, Any]:
-    """Read a model's config.json; raise UserError if there is none."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except OSError as error:
-        raise UserError(f"{folder} has no config.json: {error.strerror}; name a Hugging Face model directory") from None
-    except ValueError as error:
-        raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from None
-    return config
-
-
 def read_headers(folder: Path) -> dict[str, list[int]]:
     """Return the shapes of a model's tensors by name; raise UserError if the directory lacks them."""
-    shapes: dict[str, list[int]] = {}
-    refuse_partial(folder)
-    shards = shards_of(folder)
-    for file in sorted(folder.glob("*.safetensors")) if shards is None else [folder / name for name in shards]:
-        try:
-            with file.open("rb") as stream:
-                length = int.from_bytes(stream.read(8), "little")
-                if length > MAX_HEADER_BYTES:
-                    raise ValueError(f"a header of {length} bytes")
-                entries = json.loads(stream.read(length))
-            shapes |= {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{file} is no safetensors file: {error}") from None
-    if not shapes:
+    if not (shapes := read_shapes(folder)):
         raise UserError(f"{folder} has no *.safetensors with tensors: their headers give the size of each tensor")
     return shapes
 

@@ -104,6 +104,12 @@ def test_a_chat_template_that_does_not_show_what_it_is_given_is_refused(copy, te
         check(copy)
 
 
+def test_a_quantized_model_is_refused(copy):
+    changed(copy / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
+    with pytest.raises(UserError, match=r"quantized weights .*awq"):
+        check(copy)
+
+
 def test_a_model_whose_answers_have_no_end_is_refused(copy):
     settings = json.loads((copy / "tokenizer_config.json").read_text())
     del settings["eos_token"]

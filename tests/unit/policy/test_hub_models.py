@@ -9,6 +9,7 @@ from dart_streams.config import Config, Policy
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import hub_models, model_folder, recipe
 from dart_streams.policy.hub_models import HubModel, parse_id
+from tests.unit.console.sizing import model_directories
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "ByteDance-Seed/UI-TARS-1.5-7B"
@@ -120,3 +121,59 @@ def test_an_index_that_is_none_is_named(tmp_path):
         model_folder.shards_of(tmp_path)
     (tmp_path / model_folder.SINGLE).touch()
     assert model_folder.shards_of(tmp_path) is None
+
+
+TENSORS = {"a": [2, 3], "b": [4]}
+
+
+@pytest.mark.parametrize("change", [-1, -20, -10_000, 7])
+def test_a_file_of_weights_of_another_length_is_named(tmp_path, change):
+    folder = model_directories.write(tmp_path / "model", {}, {"x": [500]}, TENSORS)
+    assert model_folder.read_shapes(folder) == {"x": [500], **TENSORS}
+    file = folder / "model-1.safetensors"
+    size = max(9, file.stat().st_size + change)
+    with file.open("r+b") as stream:
+        stream.truncate(size)
+    with pytest.raises(UserError, match=rf"model-1\.safetensors.* {size} bytes.*copy or fetch the model again"):
+        model_folder.refuse_partial(folder)
+
+
+def test_a_tensor_that_the_file_of_its_index_lacks_is_named(tmp_path):
+    folder = model_directories.write(tmp_path / "model", {}, {"x": [5]}, TENSORS)
+    named = {"x": "model-0.safetensors", "y": "model-0.safetensors", "a": "model-1.safetensors"}
+    (folder / model_folder.INDEX).write_text(json.dumps({"weight_map": named}))
+    with pytest.raises(UserError, match=r"lacks y: model-0\.safetensors"):
+        model_folder.refuse_partial(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        *(({"quantization_config": {"quant_method": name}}, name) for name in ("awq", "gptq", "fp8", "mxfp4")),
+        ({"quantization_config": {"load_in_4bit": True}}, "quantization_config"),
+        ({"text_config": {"quantization_config": {"quant_method": "bitsandbytes"}}}, "bitsandbytes"),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+    ],
+)
+def test_a_quantized_model_is_refused_with_its_method(tmp_path, config, why):
+    folder = model_directories.write(tmp_path / "model", config, TENSORS)
+    with pytest.raises(UserError, match=rf"quantized weights .*{why}.*: name the model that they were made of"):
+        model_folder.read_configuration(folder)
+
+
+@pytest.mark.parametrize("name", model_folder.QUANTIZATION_FILES)
+def test_a_model_that_a_second_file_says_is_quantized_is_refused(tmp_path, name):
+    folder = model_directories.write(tmp_path / "model", {"quantization_config": None}, TENSORS)
+    assert model_folder.read_configuration(folder) == {"quantization_config": None}
+    (folder / name).write_text("{}")
+    with pytest.raises(UserError, match=name):
+        model_folder.read_configuration(folder)
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "I8", "U8"])
+def test_weights_of_a_quantized_type_are_refused(tmp_path, kind):
+    file = model_directories.write(tmp_path / "model", {}, TENSORS) / "model-0.safetensors"
+    header = json.dumps({"a": {"dtype": kind, "shape": [4], "data_offsets": [0, 4]}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(UserError, match=f"a of model-0.safetensors is {kind}"):
+        model_folder.refuse_partial(file.parent)

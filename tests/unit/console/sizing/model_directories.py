@@ -1,4 +1,4 @@
-"""Model directories without weights: a config.json, and a safetensors file that is its header alone."""
+"""Model directories without weights: a config.json, and a safetensors file that is a hole after its header."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def ui_tars_shapes() -> dict[str, list[int]]:
 
 
 def write(folder: Path, config: dict[str, Any], *parts: dict[str, list[int]]) -> Path:
-    """Write a directory whose tensors are spread over ``parts`` files; there is nothing behind their headers."""
+    """Write a directory whose tensors are spread over ``parts`` files; behind their headers is a hole."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     for number, shapes in enumerate(parts):
@@ -70,7 +70,9 @@ def write(folder: Path, config: dict[str, Any], *parts: dict[str, list[int]]) ->
             entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
             end += size
         data = json.dumps(entries).encode()
-        (folder / f"model-{number}.safetensors").write_bytes(len(data).to_bytes(8, "little") + data)
+        with (folder / f"model-{number}.safetensors").open("wb") as file:
+            file.write(len(data).to_bytes(8, "little") + data)
+            file.truncate(file.tell() + end)
     return folder
 
 

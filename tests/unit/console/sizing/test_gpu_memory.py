@@ -206,7 +206,7 @@ def test_a_directory_without_a_known_size_is_refused(tmp_path: Path, config, sha
 def test_a_damaged_header_is_refused(tmp_path: Path, data: bytes):
     broken = write(tmp_path / "model", UI_TARS, {"model.layers.0.w": [2, 2]})
     (broken / "model-0.safetensors").write_bytes(data)
-    with pytest.raises(UserError, match="no safetensors file"):
+    with pytest.raises(UserError, match="no whole safetensors file"):
         read_shape(broken)
 
 
