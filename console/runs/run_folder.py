@@ -19,13 +19,13 @@ from console.runs.resumption import changed_keys, refuse_changes
 from dart_streams import config as configuration
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
+from dart_streams.config.deployment import RUN_ID
 from dart_streams.config.tasks import TaskSet
 from dart_streams.disk_room import make_private, refusal_of
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.fsync import replace_file
 
 DEFAULT_STATE = Path(".dart")
-ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
 class RunPhase(msgspec.Struct, frozen=True):
@@ -213,8 +213,11 @@ def new_id() -> str:
 
 def folder_of(config: Config, run_id: str) -> RunFolder:
     """Return the folder of a run, which need not exist; raise ConfigError for an id that cannot name topics."""
-    if not run_id or not set(run_id) <= ID_CHARACTERS:
-        raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
+    if not RUN_ID.match(run_id):
+        raise ConfigError(
+            f"run id {run_id!r}: use letters, digits, '_' and, not first, '-', 194 at most and not 'latest': it is "
+            "part of topic names and an argument of commands"
+        )
     return RunFolder(Path(config.run.state_dir).absolute() / "runs" / run_id)
 
 

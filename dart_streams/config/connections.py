@@ -13,6 +13,9 @@ import topics
 from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section
 from topics.topic import HOUR_MS
 
+SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):0*[1-9][0-9]{0,4}")
+"""A bootstrap server."""
+HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")
 SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 """The form of a reference to a secret; the configuration itself contains none."""
 
@@ -156,7 +159,10 @@ class Bus(Section, frozen=True):
     topics: TopicSettings = TopicSettings()
 
     def __post_init__(self) -> None:
-        """Refuse to send a password unencrypted; SCRAM never sends it."""
+        """Refuse what is no list of servers, and to send a password unencrypted; SCRAM never sends it."""
+        for server in self.servers.split(","):
+            if not SERVER.fullmatch(server.strip()):
+                raise ValueError(f"servers has {server.strip()!r}: name HOST:PORT, without a scheme, by commas")
         if self.login.user and self.login.mechanism == "PLAIN":
             refuse_clear_password([host for host, _ in self.places], self.tls)
 
@@ -218,7 +224,10 @@ class Store(Section, frozen=True):
     objects: StoreObjects = StoreObjects()
 
     def __post_init__(self) -> None:
-        """Refuse to send a password unencrypted."""
+        """Refuse what is no host, and to send a password unencrypted."""
+        for host in self.hosts:
+            if not HOST.fullmatch(host):
+                raise ValueError(f"hosts has {host!r}: name a host, without a scheme; its port is the key port")
         if self.login.user:
             refuse_clear_password(self.hosts, self.tls)
 

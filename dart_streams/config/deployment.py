@@ -1,5 +1,6 @@
 """A deployment: every table of the configuration file."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -23,10 +24,14 @@ PlayedTemperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 """A temperature that engines sample with; the contract's bounds are wider, so that old records decode."""
 
 
+RUN_ID = re.compile(r"^(?!latest$)[A-Za-z0-9_][A-Za-z0-9_-]{0,193}$(?!\n)")
+"""A run's id, which is a part of topics' names, a folder beside ``latest``, and an argument of commands."""
+
+
 class Run(Section, frozen=True):
     """The supervised run."""
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$(?!\n)")] = "default"
+    id: Annotated[str, msgspec.Meta(pattern=RUN_ID.pattern)] = "default"
     """The run's name; ``dart-streams run`` sets it in the resolved configuration that it writes."""
     state_dir: str = ".dart"
     """The folder of runs, policies and local services."""

@@ -1,6 +1,7 @@
 """Reading of configuration files: TOML into frozen structs, reporting every error of a file at once."""
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
@@ -19,6 +20,17 @@ from topics import rollout_orders
 T = TypeVar("T", bound=msgspec.Struct)
 MISSING = "no configuration file {}: name one, for instance deploy/config/demo.toml"
 
+CREDENTIALS = re.compile(
+    r"://[^/?#\s\[@]*:(?!\d+(?:[/?#,]|$))\S*@|https?://[^/?#\s]*@|://\S*[?&;#](?:[\w-]*(?:token|secret|passw(?:or)?d"
+    r"|signature|credential|api[-_]?key|access[-_]?key(?:[-_]?id)?)|sig|auth|key)=",
+    re.IGNORECASE,
+)
+"""A user's password or a token in an address, or a query that signs it."""
+WITH_CREDENTIALS = (
+    "the address has credentials, which a configuration publishes: leave them out. A key belongs into api_key, token "
+    "or password, as env:NAME or file:PATH, that of a store or collector into its environment variables "
+    "(AWS_SECRET_ACCESS_KEY, OTEL_EXPORTER_OTLP_HEADERS)"
+)
 SYNONYMS = {
     "lr": "trainer.learning_rate",
     "batch_size": "trainer.groups_per_step",
@@ -81,13 +93,28 @@ def parse(data: dict[str, Any], source: str = "configuration") -> Config:
 
 
 def config_errors(data: dict[str, Any]) -> list[str]:
-    """Return the errors of tables, of recipes' settings too."""
+    """Return the errors of tables, of recipes' settings too. Where one has credentials, other texts might show them."""
+    if published := list(credential_errors(data)):
+        return published
     errors = [*errors_of(Config, data), *recipes.unnamed_settings(data)]
     for name in recipes.chosen_recipes(data):
         own = data.get(recipes.SETTINGS, {})
         table = own.get(name, {}) if isinstance(own, dict) else {}
         errors += errors_of(recipes.settings_type(name), table, f"{recipes.SETTINGS}.{name}")
     return errors
+
+
+def credential_errors(data: dict[str, Any]) -> Iterator[str]:
+    """Yield an error for each address with credentials, at any depth."""
+    level: list[tuple[str, Any]] = list(data.items())
+    while level:
+        place, value = level.pop()
+        if isinstance(value, dict):
+            level += ((f"{place}.{key}", inner) for key, inner in value.items())
+        elif isinstance(value, list | tuple):
+            level += ((f"{place}[{number}]", inner) for number, inner in enumerate(value))
+        elif isinstance(value, str) and CREDENTIALS.search(value):
+            yield f"{place}: {WITH_CREDENTIALS}"
 
 
 def parse_as(struct: type[T], data: Any, source: str) -> T:

@@ -1,10 +1,12 @@
 import functools
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from dart_streams.config import Config, files, hardware, load, parse, tasks
+from dart_streams.config.tables import put_key
 from dart_streams.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[3] / "deploy" / "config"
@@ -113,3 +115,46 @@ def test_a_relative_model_folder_lies_beside_the_file(tmp_path: Path, monkeypatc
     assert load(tmp_path / "beside/c.toml").policy.path == str(tmp_path / "beside/org/model")
     assert load(Path("beside/c.toml")).policy.path == str(tmp_path / "beside/org/model")
     assert load(tmp_path / "c.toml").policy.path == "org/model", "of the working directory, or of the hub"
+
+
+SIGNED = "https://b.example/x?X-Amz-Credential=A%2Fs3&X-Amz-Signature=hunter2"
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *(
+            ("trainer.weights_uri", f"s3://AKIA:{password}@bucket/run")
+            for password in ("hunter2", "hun/ter2", "hunter2@", "12hunter2")
+        ),
+        *(("trainer.checkpoints_uri", f"simplecache::s3://{user}:hunter2@bucket") for user in ("AKIA", "")),
+        *(("store.objects.uri", uri) for uri in (SIGNED, "az://c/x?sv=2&sig=hunter2", "https://hunter2@host/x")),
+        ("telemetry.otlp_endpoint", "http://user:hunter2@collector:4318"),
+        ("tracker", {"tool": "mlflow", "target": "postgresql://mlflow:hunter2@db/mlflow"}),
+        ("rollout.openai.base_url", "https://:hunter2@host/v1"),
+        ("env.osworld.lease_url", "http://host:8000/?token=hunter2"),
+        ("env.osworld.machines", [{"url": "http://a:5000"}, {"url": "http://user:hunter2@b:5000"}]),
+        ("env.osworld.acquire", ["curl", "https://host/?api_key=hunter2"]),
+        ("env.mcp.servers", [{"name": "a", "command": ["tool", "--url=https://host/?access_token=hunter2"]}]),
+        ("env.installed.options.url", "ws://user:hunter2@host:8000"),
+        ("recipes.distillation.base_url", "https://host/v1?key=hunter2"),
+    ],
+)
+def test_an_address_with_credentials_is_refused_and_not_shown(place, value):
+    tables: dict[str, Any] = {}
+    put_key(tables, place, value)
+    with pytest.raises(ConfigError, match=rf"{place.split('.')[-1]}.* has credentials.*leave them out") as refused:
+        parse(tables)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("s3://bucket/run", "abfs://container@account.dfs.core.windows.net/x", "sftp://user@host/x", "gs://b/a:b@c"),
+        *("http://[::1]:9000/x", "hdfs://name:8020/x", "https://host/x?versionId=1", "file:///a/b", "memory://a:80"),
+        *("s3://arn:aws:s3:eu-west-1:12:accesspoint/a", "hdfs://name:8020/a@b", "http://a:80,b:81/x@y"),
+    ],
+)
+def test_an_address_without_credentials_is_accepted(uri):
+    assert parse({"trainer": {"weights_uri": uri}}).trainer.weights_uri == uri

@@ -7,7 +7,8 @@ from console.launch import run_start
 from console.launch.training_run import last_train_step, required_steps
 from console.runs import run_folder as folder
 from console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
-from dart_streams.config import Bus, Config, Run, Trainer
+from dart_streams.config import Bus, Config, Run, Trainer, parse
+from dart_streams.config.deployment import RUN_ID
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import recipe
 from tests.task_files import page_table
@@ -73,10 +74,12 @@ def test_the_command_that_resumes_a_run_is_whole(config, tmp_path, monkeypatch):
     assert made.resume_command == f"dart-streams run --resume one --state {tmp_path}/.dart"
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "a b", "../up"])
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "../up", "-x", "--help", "latest", "a" * 195, "a\n", "é"])
 def test_an_id_that_cannot_name_topics_is_refused(config, tmp_path, name):
     with pytest.raises(ConfigError, match="run id"):
         create(config, tmp_path, name)
+    with pytest.raises(ConfigError, match=r"run\.id"):
+        parse({"run": {"id": name}})
 
 
 def test_a_taken_or_unknown_id_is_refused_with_advice(config, tmp_path):
@@ -93,7 +96,7 @@ def test_a_taken_or_unknown_id_is_refused_with_advice(config, tmp_path):
 def test_new_ids_are_unlike_and_can_name_topics():
     ids = {folder.new_id() for _ in range(20)}
     assert len(ids) > 1
-    assert all(set(each) <= folder.ID_CHARACTERS for each in ids)
+    assert all(map(RUN_ID.match, ids))
 
 
 def test_the_journal_keeps_phases_in_order_or_fails_with_advice(made):
