@@ -10,6 +10,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ QWEN_IMAGE = "<|image_pad|>"
 MARK = "\ue000text\ue001"
 """Placeholder of a text while the chat template is rendered."""
 
+TODAY = datetime(2026, 1, 1, tzinfo=UTC)
+"""What a chat template shows as today's date, so a prompt is the same on each day and in each process."""
+RANDOM = re.compile(r"\|\s*random\b|\blipsum\b")
+"""What a chat template draws anew each time."""
 CACHED_TEXTS = 4096
 CACHED_SIZES = 1024
 
@@ -96,6 +101,8 @@ class Renderer:
             if self.processor.image_token != QWEN_IMAGE:
                 raise UnsupportedModel(f"{model_dir} has no chat template (chat_template.jinja): add the model's own")
             self.chat_template = CHATML
+        if drawn := RANDOM.search(str(self.chat_template)):
+            raise UnsupportedModel(f"{model_dir}: the chat template draws at random ({drawn[0]}): write it without")
         self._lock = threading.RLock()
         """Held by every use of the tokenizer: each sets it for itself, such as whether it splits control tokens."""
         self._skeleton = functools.lru_cache(maxsize=256)(self._render_skeleton)
@@ -225,7 +232,11 @@ class Renderer:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    empty, chat_template=self.chat_template, tokenize=False, add_generation_prompt=answer_follows
+                    empty,
+                    chat_template=self.chat_template,
+                    tokenize=False,
+                    add_generation_prompt=answer_follows,
+                    strftime_now=TODAY.strftime,
                 )
             )
         except TemplateError as error:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +18,7 @@ from dart_streams.config import Config
 from dart_streams.episodes import prompts
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, tiny, tiny_architectures
-from dart_streams.policy.rendering import CHATML, Renderer
+from dart_streams.policy.rendering import CHATML, Renderer, UnsupportedModel
 from tests import events
 from tests.model.plain_transformers import training_inputs
 from topics.observations import Observation
@@ -167,6 +168,32 @@ def test_a_prompt_of_generated_tokens_extends_the_one_before(renderer):
     after = renderer.prompt(prompts.prompt_turns(observations, policy), {taken.text: taken.tokens}).token_ids
     shown = [*before, *taken.tokens]
     assert after[: len(shown)] == shown
+
+
+@pytest.mark.parametrize(
+    "dated",
+    [
+        "{{ strftime_now('%d %b %Y %H:%M:%S.%f') }}",
+        "{% set date = strftime_now('%Y-%m-%d %f') if strftime_now is defined else '' %}{{ date }}",
+        "{%- macro day() %}{{ strftime_now('%A %f') }}{% endmacro %}{{ day() }}",
+        "{% if now is defined %}{{ now() }}{% endif %}{{ strftime_now('%Y')|int - 1 }}",
+        "{% for m in messages %}{{ strftime_now('%f') }}{% endfor %}",
+    ],
+)
+def test_a_chat_template_with_todays_date_makes_equal_prompts_on_each_day(policy, tmp_path, monkeypatch, dated):
+    shutil.copytree(policy, tmp_path / "dated", ignore=shutil.ignore_patterns("*.safetensors"))
+    (tmp_path / "dated/chat_template.jinja").write_text(dated + CHATML)
+    said = [MessagePart(role="user", text="Click.")]
+    shas = {Renderer(tmp_path / "dated", MIN_PIXELS, MAX_PIXELS).prompt(said).sha for _ in range(2)}
+    assert len(shas) == 1
+
+
+@pytest.mark.parametrize("drawn", ["{{ ['a', 'b']|random }}", "{{ lipsum(1) }}", "{{ 'ab' | random }}"])
+def test_a_chat_template_that_draws_at_random_is_refused(policy, tmp_path, drawn):
+    shutil.copytree(policy, tmp_path / "drawn", ignore=shutil.ignore_patterns("*.safetensors"))
+    (tmp_path / "drawn/chat_template.jinja").write_text(drawn + CHATML)
+    with pytest.raises(UnsupportedModel, match="draws at random"):
+        Renderer(tmp_path / "drawn", MIN_PIXELS, MAX_PIXELS)
 
 
 def test_a_directory_without_a_chat_template_gets_that_of_qwen(policy, tmp_path):
