@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import psutil
 
+from dart_streams.config.text import MALFORMED
+from workers.env.backends.connection import excerpt
 from workers.env.environment import EnvironmentFault
 from workers.env.foreign_process import kill_group, login_variables
 
@@ -92,9 +94,14 @@ class GymnasiumProcess:
                 line = await self.process.stdout.readline()
         except TimeoutError:
             raise EnvironmentFault(f"the environment does not answer within {limit_s:g} s") from None
+        except ValueError:
+            raise EnvironmentFault(f"the environment's answer is longer than {LINE_BYTES} bytes") from None
         if not line:
             raise EnvironmentFault(f"the environment's process has ended: {' '.join(self._error_lines)[-500:]}")
-        answer: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        try:
+            answer: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        except MALFORMED as error:
+            raise EnvironmentFault(f"the environment's process writes no answer: {error}: {excerpt(line)}") from None
         if "fault" in answer:
             raise EnvironmentFault(str(answer["fault"]))
         return answer

@@ -141,12 +141,15 @@ class OpenEnvEnvironment(RewardedEpisode):
         try:
             await self._socket.send_json({"type": kind, "data": data})
             text = await self._socket.receive_str(timeout=limit_s)
-            field = self.settings.screenshot.rpartition(".")[2]
-            answer, image = await asyncio.to_thread(decode_answer, text.encode(errors="surrogatepass"), field)
         except TimeoutError:
             raise EnvironmentFault(f"{url}: {kind}: no answer within {limit_s:g} s") from None
-        except (aiohttp.ClientError, OSError, TypeError, ValueError, *MALFORMED) as error:
+        except (aiohttp.ClientError, OSError, TypeError, ValueError) as error:
             raise EnvironmentFault(f"{url}: {kind}: the connection has ended: {error}") from None
+        try:
+            field = self.settings.screenshot.rpartition(".")[2]
+            answer, image = await asyncio.to_thread(decode_answer, text.encode(errors="surrogatepass"), field)
+        except (ValueError, *MALFORMED) as error:
+            raise EnvironmentFault(f"{url}: {kind}: the answer can't be read: {error}") from None
         content = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(content, dict) or answer.get("type") not in {"observation", "error"}:
             raise EnvironmentFault(f"{url}: {kind} is answered with {str(answer)[:200]}")

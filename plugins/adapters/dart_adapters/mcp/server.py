@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import shutil
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from typing import IO, Any
 import structlog
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
+from pydantic import ValidationError
 
 from dart_streams.actions.offered import offer_call
 from dart_streams.background import cancel_tasks
@@ -21,6 +23,8 @@ from workers.env.environment import EnvironmentFault
 STOP_S = 15.0
 """Time limit of an end: the client waits, terminates and kills within 7 s."""
 ERROR_CHARACTERS = 300
+ANSWER = re.compile(r"\A\s*\{[^{\[]*\"id\"\s*:|\"id\"\s*:\s*\d+\s*\}\s*\Z")
+"""A line that answers a request; other lines that cannot be read are none of it, such as what a program prints."""
 MOST_PAGES = 20
 """Maximum pages of a server's list of tools."""
 
@@ -36,6 +40,8 @@ class McpServer:
         self._connection: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._ending = asyncio.Event()
+        self._limit = asyncio.timeout(None)
+        self._unread = ""
 
     async def start(self) -> list[OfferedCall]:
         """Start the process anew, and return its tools; raise EnvironmentFault if it does not serve."""
@@ -44,7 +50,7 @@ class McpServer:
         connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._connection = asyncio.create_task(self._connect(connected), name=f"tools of {self.settings.name}")
         try:
-            async with asyncio.timeout(self.call_timeout_s):
+            async with self._bounded():
                 first: set[asyncio.Future[Any]] = {connected, self._connection}
                 await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
                 if not connected.done():
@@ -52,7 +58,9 @@ class McpServer:
                     raise self._fault("has ended")
                 self._client = connected.result()
                 return await self._offers(self._client)
-        except TimeoutError:
+        except (TimeoutError, ValidationError) as error:
+            if reason := self._reason(error):
+                raise self._fault(f"gives an answer that can't be read: {reason}") from None
             raise self._fault(f"does not start within {self.call_timeout_s:g} s") from None
         except MCPError as error:
             raise self._fault(f"lists no tools: {error.message}") from None
@@ -62,9 +70,11 @@ class McpServer:
         if self._client is None:
             raise self._fault("was not started")
         try:
-            async with asyncio.timeout(self.call_timeout_s):
+            async with self._bounded():
                 return text_of(await self._client.call_tool(tool, dict(arguments)))
-        except TimeoutError:
+        except (TimeoutError, ValidationError, RuntimeError) as error:  # RuntimeError: not of the tool's output schema
+            if reason := self._reason(error):
+                return f"Error: the answer of {tool} can't be read: {reason}"
             raise self._fault(f"does not answer {tool} within {self.call_timeout_s:g} s") from None
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
@@ -82,6 +92,27 @@ class McpServer:
             await asyncio.wait({connection}, timeout=STOP_S)
             await cancel_tasks(connection)
 
+    def _bounded(self) -> asyncio.Timeout:
+        """Return the time limit of a request, which :meth:`_notice` ends early."""
+        self._unread, self._limit = "", asyncio.timeout(self.call_timeout_s)
+        return self._limit
+
+    def _reason(self, error: Exception) -> str:
+        """Return the reason why an answer was not read, empty if there was none in time."""
+        if isinstance(error, TimeoutError):
+            return self._unread
+        return error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+
+    async def _notice(self, message: object) -> None:
+        """Let the request fail whose answer cannot be read, as the client leaves it waiting."""
+        if not isinstance(message, ValidationError) or self._limit.when() is None or self._limit.expired():
+            return
+        error = message.errors(include_url=False)[0]
+        given = error["input"]
+        if ANSWER.search(given) if isinstance(given, str) else isinstance(given, dict) and "id" in given:
+            self._unread = error["msg"]
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
     async def _connect(self, connected: "asyncio.Future[Client]") -> None:
         """Hold the connection until the end: its contexts have to be entered and left by one task."""
         with (
@@ -89,9 +120,11 @@ class McpServer:
             tempfile.TemporaryFile("w+", errors="replace") as errors,
         ):
             command, *arguments = [*with_parent(), *self.settings.command]
-            process = StdioServerParameters(command=command, args=arguments, cwd=folder)
+            process = StdioServerParameters(
+                command=command, args=arguments, cwd=folder, encoding_error_handler="replace"
+            )
             try:
-                async with Client(stdio_client(process, errlog=errors)) as client:
+                async with Client(stdio_client(process, errlog=errors), message_handler=self._notice) as client:
                     connected.set_result(client)
                     await self._ending.wait()
             except (OSError, MCPError, ExceptionGroup) as failed:

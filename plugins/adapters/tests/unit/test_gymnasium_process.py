@@ -12,8 +12,10 @@ import numpy as np
 import psutil
 import pytest
 
+from dart_adapters import gymnasium_process
 from dart_adapters.gymnasium_process import GymnasiumProcess
 from dart_adapters.gymnasium_server import EnvironmentServer
+from workers.env.environment import EnvironmentFault
 
 
 async def test_of_an_ended_process_nothing_is_killed_as_its_id_may_be_anothers(monkeypatch):
@@ -24,6 +26,20 @@ async def test_of_an_ended_process_nothing_is_killed_as_its_id_may_be_anothers(m
     monkeypatch.setattr(psutil, "Process", asked.append)
     await own.stop()
     assert not asked
+
+
+@pytest.mark.parametrize(
+    "written",
+    [r'{"instruction": "\ud83d"}', "[" * 3_000 + "]" * 3_000, '{"reward": NaN}', "loading", "[1]", "7", "a" * 2**17],
+)
+async def test_a_line_that_is_no_answer_is_a_fault_which_names_it(tmp_path, monkeypatch, written):
+    monkeypatch.setattr(gymnasium_process, "LINE_BYTES", 2**16)
+    (tmp_path / "line").write_text(written + "\n")
+    own = GymnasiumProcess(Path("python"), [], "")
+    own.command = ["cat", str(tmp_path / "line"), "-"]
+    with pytest.raises(EnvironmentFault, match=r"writes no answer: |longer than 65536 bytes"):
+        await own.start()
+    await own.stop()
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("nan")])

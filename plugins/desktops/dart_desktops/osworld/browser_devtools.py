@@ -95,7 +95,8 @@ class DevToolsClient:
 
     async def _converse(self, tab: Tab, limit_s: float, exchange: Callable[[Socket], Awaitable[None]]) -> None:
         """Exchange messages about a tab; one that fails or is late is left as it is."""
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+        unread = (ValueError, TypeError, AttributeError, RecursionError)
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError, *unread):
             async with (
                 asyncio.timeout(limit_s),
                 aiohttp.ClientSession(headers=HOST) as session,

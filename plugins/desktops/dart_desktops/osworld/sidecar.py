@@ -217,12 +217,15 @@ class EvaluatorSidecar:
             self._waiting[int(number)][1].open(listeners)
 
     async def _read_answers(self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader) -> None:
-        while line := await lines.readline():
-            answer = msgspec.json.decode(line, type=SidecarReply)
-            self._end(answer)
+        reason = "has ended"
+        try:
+            while line := await lines.readline():
+                self._end(msgspec.json.decode(line, type=SidecarReply))
+        except (ValueError, *MALFORMED) as error:  # ValueError: a line above the limit
+            reason = f"writes a line that can't be read, {error}"
         # Before the waiters resume, so that their next request starts another process.
         await end_process(process)
-        self._end_all(f"the sidecar has ended ({' '.join(self._error_lines)[-300:]})")
+        self._end_all(f"the sidecar {reason} ({' '.join(self._error_lines)[-300:]})")
 
     def _end_all(self, reason: str) -> None:
         for number in self._waiting:

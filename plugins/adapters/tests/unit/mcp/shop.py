@@ -6,9 +6,12 @@ import time
 from pathlib import Path
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("shop")
+WIRE = os.dup(1)
+"""The client's end: the package diverts the standard output."""
 
 
 @server.tool()
@@ -43,6 +46,31 @@ def hang() -> str:
 def leave() -> str:
     """End the process."""
     os._exit(3)
+
+
+@server.tool()
+def spoil(kind: str, context: Context) -> str:
+    """Write an answer that cannot be read, and never return."""
+    text, nested = (
+        '"resultType":"complete","structuredContent":{"result":""},"content":[{"type":"text","text":%s}]',
+        "[" * 3_000 + "]" * 3_000,
+    )
+    started = f'{{"jsonrpc":"2.0","id":{context.request_id},'
+    lines = {
+        "half": started + '"result":{' + text % '"a \\ud83d b"' + "}}",
+        "nested": started + '"result":{"structuredContent":' + nested + "}}",
+        "nested, id last": f'{{"jsonrpc":"2.0","result":{nested},"id":{context.request_id}}}',
+        "cut": started + '"result":{',
+        "no result": started + '"outcome":{}}',
+        "no content": started + '"result":{"resultType":"complete","content":[{"type":"text","text":7}]}}',
+        "no structure": started + '"result":{"resultType":"complete","content":[]}}',
+        "number": started + '"result":7}',
+        "bytes": started + '"result":{' + text % '"a \udced\udca0\udcbd b"' + "}}",
+        "printed": "loading 100%\n{not json}\n" + started + '"result":{' + text % '"done"' + "}}",
+    }
+    os.write(WIRE, lines[kind].encode(errors="surrogateescape") + b"\n")
+    time.sleep(3600)
+    return ""
 
 
 @server.tool()

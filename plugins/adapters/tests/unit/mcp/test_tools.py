@@ -76,7 +76,7 @@ def test_a_tool_is_called_and_the_policy_reads_what_it_returned():
     )
     first, added, failed, last = observations
     assert {offer.name for offer in first.calls} == {
-        f"shop.{name}" for name in ("add", "note", "fail", "hang", "leave", "folder")
+        f"shop.{name}" for name in ("add", "note", "fail", "hang", "leave", "folder", "spoil")
     }
     [add] = [offer for offer in first.calls if offer.name == "shop.add"]
     assert add.description == "Add two numbers."
@@ -136,6 +136,23 @@ def test_a_hanging_tool_is_a_fault_within_the_limit_and_its_process_ends(monkeyp
     assert not Path(folder).exists()
 
 
+UNREAD = "Error: the answer of spoil can't be read: "
+
+
+@pytest.mark.parametrize(
+    ("kind", "returned"),
+    [
+        *((kind, UNREAD + "Invalid JSON: ") for kind in ("half", "nested", "nested, id last", "cut")),
+        *((kind, UNREAD) for kind in ("no result", "no content", "no structure", "number")),
+        *(("bytes", "a \ufffd\ufffd\ufffd b"), ("printed", "done")),
+    ],
+)
+def test_an_answer_that_cannot_be_read_fails_its_call_at_once_and_no_other(kind, returned):
+    observations, _ = play(configured(), say("spoil", kind=kind), "Action: finished()")
+    assert observations[1].returned.startswith(returned)
+    assert observations[-1].end.kind == "failure"
+
+
 def test_a_server_that_ends_during_a_call_is_a_fault():
     observations, _ = play(configured(), say("leave"))
     assert (observations[-1].end.kind, observations[-1].end.reason) == (
@@ -171,7 +188,7 @@ async def test_each_reset_has_its_own_server_and_a_repeated_id_calls_nothing():
     backend = backend_of(configured())
     environment = await backend.open(TASK)
     first = await environment.reset(TASK)
-    assert len(first.calls) == 6
+    assert len(first.calls) == 7
     said = Call("shop.note", {"text": "a"})
     assert (await environment.step(said, "1")).returned == "a\n"
     assert (await environment.step(said, "1")).returned == "a\n"

@@ -33,7 +33,7 @@ class Browser:
 
     def __init__(self) -> None:
         self.listings: list[list[dict[str, str]]] = [[BLANK], []]
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any] | str] = []
         """Messages after ``Page.navigate``."""
         self.hangs = False
         self.ends = False
@@ -67,7 +67,7 @@ class Browser:
                 continue
             self.asked.append(call["params"]["url"])
             for answer in self.messages:
-                await socket.send_json(answer)
+                await (socket.send_str(answer) if isinstance(answer, str) else socket.send_json(answer))
             if not self.hangs:
                 break
         return socket
@@ -146,5 +146,15 @@ async def test_a_page_that_never_loads_is_left_as_it_is(served, monkeypatch):
 
 async def test_a_tab_whose_connection_closes_is_left_as_it_is(served):
     browser, endpoint = served
+    await browser_setup.open_tabs(endpoint, [URL])
+    assert browser.asked[-2:] == [URL, "Page.bringToFront"]
+
+
+@pytest.mark.parametrize(
+    "message", ["[" * 100_000, "[]", "7", "loading", '{"id": 2, "result": []}', r'{"id": "\ud83d"}']
+)
+async def test_a_tab_whose_message_cannot_be_read_is_left_as_it_is(served, message):
+    browser, endpoint = served
+    browser.messages = [message]
     await browser_setup.open_tabs(endpoint, [URL])
     assert browser.asked[-2:] == [URL, "Page.bringToFront"]

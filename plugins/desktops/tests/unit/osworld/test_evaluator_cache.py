@@ -1,7 +1,11 @@
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from dart_desktops.osworld import evaluator_ports, sidecar
 from dart_desktops.osworld.evaluator_cache import PREFIX, EvaluatorCache
 
 KILLED = """
@@ -40,3 +44,20 @@ def test_neither_files_nor_links_of_that_name_are_followed(tmp_path: Path):
     (tmp_path / f"{PREFIX}file").write_text("kept")
     EvaluatorCache(tmp_path).remove()
     assert (tmp_path / "elsewhere/file").read_text() == (tmp_path / f"{PREFIX}file").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "line", [r'{"id": 1, "reason": "\ud83d"}', '{"id": 1, "x": ' + "[" * 3_000, "loading", "{}", "a" * 2**17]
+)
+async def test_a_line_that_is_no_result_ends_the_evaluation_at_once(tmp_path, line):
+    (tmp_path / "line").write_text(line + "\n")
+    own, pipe = sidecar.EvaluatorSidecar(), asyncio.subprocess.PIPE
+    waiting = asyncio.get_running_loop().create_future()
+    own._waiting[1] = waiting, evaluator_ports.ForwardedPorts("host")
+    own.process = await asyncio.create_subprocess_exec(
+        *("tail", "-n", "+1", "-f", str(tmp_path / "line")), stdout=pipe, start_new_session=True
+    )
+    assert own.process.stdout is not None
+    await own._read_answers(own.process, own.process.stdout)
+    assert waiting.result().score is None
+    assert "the sidecar writes a line that can't be read" in waiting.result().reason
