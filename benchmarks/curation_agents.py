@@ -57,7 +57,8 @@ def write_config(folder: Path, servers: str) -> Config:
                     }
                 ]
             }
-        )
+        ),
+        encoding="utf-8",
     )
     tables: dict[str, Any] = {
         "run": {"id": "bench", "state_dir": str(folder)},
@@ -65,7 +66,7 @@ def write_config(folder: Path, servers: str) -> Config:
         "env": {"slots": SLOTS},
         "tasks": {"file": str(folder / "tasks.toml")},
     }
-    (folder / "config.toml").write_text(tomli_w.dumps(tables))
+    (folder / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
     return parse(tables)
 
 

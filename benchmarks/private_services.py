@@ -100,7 +100,7 @@ def write_config(running: Config, folder: Path, run: str = "bench", **tables: di
         "store": {"hosts": list(running.store.hosts), "port": running.store.port},
         **tables,
     }
-    (folder / "config.toml").write_text(tomli_w.dumps(deployment))
+    (folder / "config.toml").write_text(tomli_w.dumps(deployment), encoding="utf-8")
     return parse(deployment)
 
 

@@ -59,7 +59,7 @@ PAGE = {
 
 def bench_config(folder: Path, running: Config) -> Config:
     """Write a task set and return the configuration of a run on the services of ``running``."""
-    (folder / "tasks.toml").write_text(tomli_w.dumps({"pages": [PAGE]}))
+    (folder / "tasks.toml").write_text(tomli_w.dumps({"pages": [PAGE]}), encoding="utf-8")
     run = f"bench-{uuid.uuid4().hex[:8]}"
     simulated = {"reset_ms": 0.1, "step_ms": 0.1, "evaluate_ms": 0.1}
     return parse(

@@ -107,7 +107,7 @@ def train(folder: Path) -> None:
         command: list[str | Path] = [program, "train", "--config", folder / "config.toml"]
         code = subprocess.run(command, stdout=said, stderr=said, timeout=TRAINING_TIMEOUT_S, check=False).returncode
     if code:
-        raise UserError(f"the trainer ended with {code}: {log.read_text(errors='replace')[-2000:]}")
+        raise UserError(f"the trainer ended with {code}: {log.read_text(errors='replace', encoding='utf-8')[-2000:]}")
 
 
 def steps_of(config: Config) -> list[StepSample]:

@@ -169,7 +169,7 @@ class Workers:
 
     def last_words(self, worker_id: str) -> str:
         """Return the end of a worker's log."""
-        return (self.folder / f"{worker_id}.log").read_text(errors="replace")[-2000:]
+        return (self.folder / f"{worker_id}.log").read_text(errors="replace", encoding="utf-8")[-2000:]
 
     async def _follow(self) -> None:
         async for record in self._records:

@@ -42,8 +42,8 @@ def reach(place: str) -> None:
         return
     if file := os.environ.get(LOG):
         log = Path(file)
-        if log.exists() and place in log.read_text().split():
+        if log.exists() and place in log.read_text(encoding="utf-8").split():
             return
-        with log.open("a") as places:
+        with log.open("a", encoding="utf-8") as places:
             places.write(f"{place}\n")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -94,7 +94,7 @@ def replace_table(page: str, table: str) -> str:
 
 def write_page() -> None:
     """Write the table of the page from the data."""
-    PAGE.write_text(replace_table(PAGE.read_text(), format_table(read_rows())))
+    PAGE.write_text(replace_table(PAGE.read_text(encoding="utf-8"), format_table(read_rows())), encoding="utf-8")
 
 
 if __name__ == "__main__":

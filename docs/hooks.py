@@ -16,7 +16,10 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def recipe_pages() -> dict[str, str]:
     """Return the page of each recipe, by its place in the site; its links into ``docs`` are the site's."""
-    texts = {page.parent.name.replace("_", "-"): page.read_text() for page in sorted(RECIPES.glob("*/README.md"))}
+    texts = {
+        page.parent.name.replace("_", "-"): page.read_text(encoding="utf-8")
+        for page in sorted(RECIPES.glob("*/README.md"))
+    }
     return {f"recipes/{name}.md": text.replace("](../../../../docs/", "](../") for name, text in texts.items()}
 
 

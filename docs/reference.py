@@ -306,7 +306,7 @@ def instruments_section(prefix: str) -> str:
 
 if __name__ == "__main__":
     folder = Path(__file__).parent
-    (folder / "configuration.md").write_text(configuration_page())
-    (folder / "cli.md").write_text(commands_page())
-    (folder / "metrics.md").write_text(metrics_page())
+    (folder / "configuration.md").write_text(configuration_page(), encoding="utf-8")
+    (folder / "cli.md").write_text(commands_page(), encoding="utf-8")
+    (folder / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     fault_matrix.write_page()

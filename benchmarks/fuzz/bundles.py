@@ -92,7 +92,7 @@ def golden_contents() -> bytes:
     """Return contents with every section that a run can have, of the golden records."""
     bundle, records = bundles.Bundle(BUNDLE), dict[str, list[bytes]]()
     for file in sorted(GOLDEN.glob("*.json")):
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         for name, own in OTHER_NAMES.items():
             text = text.replace(name, own)
         record, items = json.loads(text), records.setdefault(file.name.partition(".v")[0], [])

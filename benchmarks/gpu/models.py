@@ -93,7 +93,7 @@ def write_folder(folder: Path, sizes: Sizes, max_pixels: int) -> None:
     settings = image_settings("qwen2_5_vl") | {"patch_size": PATCH, "merge_size": MERGE, "max_pixels": max_pixels}
     settings |= {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD}
     settings["size"] = {"shortest_edge": settings["min_pixels"], "longest_edge": max_pixels}
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
     configuration_of(sizes).save_pretrained(folder)
 
 

@@ -64,5 +64,5 @@ def write_variants(config: Path, folder: Path) -> Path:
     """Write a variants file of every recipe over a deployment of one's own; return its path."""
     file = folder / f"recipes-{config.stem}.toml"
     folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(tomli_w.dumps({"deployment": str(config.absolute()), "every_recipe": True}))
+    file.write_text(tomli_w.dumps({"deployment": str(config.absolute()), "every_recipe": True}), encoding="utf-8")
     return file

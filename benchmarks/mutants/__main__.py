@@ -49,7 +49,7 @@ class Mend(msgspec.Struct, frozen=True):
 
 def read_mends(file: Path = MENDS) -> list[Mend]:
     """Return all mends that can be undone."""
-    return msgspec.convert(tomllib.loads(file.read_text())["mend"], list[Mend])
+    return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8"))["mend"], list[Mend])
 
 
 def choose(mends: Sequence[Mend], number: int, seed: int) -> list[Mend]:
@@ -64,15 +64,15 @@ def undo_mend(mend: Mend, root: Path) -> Iterator[None]:
     try:
         for part in mend.replacements:
             path = root / part.file
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
             if (count := text.count(part.mended)) != 1:
                 raise ValueError(f"{mend.name}: {part.file} has its text {count} times: change mends.toml too")
             before.setdefault(path, text)
-            path.write_text(text.replace(part.mended, part.undone))
+            path.write_text(text.replace(part.mended, part.undone), encoding="utf-8")
         yield
     finally:
         for path, text in before.items():
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
 
 
 @contextmanager

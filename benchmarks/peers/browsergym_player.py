@@ -201,7 +201,7 @@ def main(variant: str, file: str, browser: str) -> None:
     """Serve turns until stdin ends."""
     adopt_orphans()
     use_browser(browser)
-    with open(file) as read:  # noqa: PTH123
+    with open(file, encoding="utf-8") as read:  # noqa: PTH123
         plays = json.load(read)
     player: Player = PagePlayer() if variant == "playwright" else GymPlayer(lean=variant == "lean")
     for line in sys.stdin:

@@ -69,7 +69,7 @@ def single_steps(config: Config, tasks: TaskSet, model: Path, minutes: float, fo
     """Return the deployment with single-action pages and a given policy, one held-out episode a task."""
     replace = msgspec.structs.replace
     file = folder / "tasks.toml"
-    file.write_text(tomli_w.dumps({"pages": [page_table(page) for page in tasks.pages]}))
+    file.write_text(tomli_w.dumps({"pages": [page_table(page) for page in tasks.pages]}), encoding="utf-8")
     return replace(
         config,
         tasks=replace(config.tasks, file=str(file)),
@@ -117,7 +117,7 @@ async def train_with_trl(python: Path, config: Config, tasks: TaskSet, seed: int
     socket, file = folder / "pages", folder / "trl.json"
     server = PageServer(config)
     async with server.serving(socket):
-        file.write_text(json.dumps(trl_settings(config, tasks, seed, socket)))
+        file.write_text(json.dumps(trl_settings(config, tasks, seed, socket)), encoding="utf-8")
         found, cpu = await run_trl(python, file, folder)
     socket.unlink(missing_ok=True)
     return found | {"episodes_played": server.episodes, "pages_busy_s": round(server.busy_s, 1), "cpu_s": cpu}

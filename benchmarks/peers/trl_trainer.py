@@ -191,7 +191,7 @@ def grpo_config(settings: Settings, processor: Any) -> GRPOConfig:
 
 def main(file: str) -> None:
     """Train and report."""
-    with open(file) as read:  # noqa: PTH123
+    with open(file, encoding="utf-8") as read:  # noqa: PTH123
         settings = Settings(**json.load(read))
     torch.set_num_threads(settings.threads)
     set_seed(settings.seed)

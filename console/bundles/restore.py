@@ -100,8 +100,8 @@ def make_folder(folder: RunFolder, config: Config, bundle: Bundle) -> None:
     """Make a run's folder with its configuration, its tasks, and the mark of a restored run."""
     make_private(folder.path.parent)
     folder.path.mkdir(0o700)
-    folder.restored_file.write_text(f"{bundle.path.name}\n")
-    (folder.path / TASKS).write_text(bundle.text(TASKS))
+    folder.restored_file.write_text(f"{bundle.path.name}\n", encoding="utf-8")
+    (folder.path / TASKS).write_text(bundle.text(TASKS), encoding="utf-8")
     write_toml(folder.path / CONFIG, folder.resolved(config))
 
 

@@ -278,7 +278,7 @@ def show_what_if(found: Sequence[WhatIfMetrics], plot: Path | None, *, as_json: 
     from console.views import whatif_plot
 
     if plot:
-        plot.write_text(whatif_plot.draw_whatif(found))
+        plot.write_text(whatif_plot.draw_whatif(found), encoding="utf-8")
         note(f"drawn: {plot}")
     if as_json:
         show_json(found)

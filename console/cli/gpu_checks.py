@@ -37,7 +37,7 @@ def installed_packages(environment: Path) -> Literal["gpu", "cpu", ""]:
 def driver_branch(file: Path) -> int | None:
     """Return the branch of the NVIDIA driver, as 580 of 580.65.06; None if no driver says it."""
     try:
-        found = DRIVER.search(file.read_text())
+        found = DRIVER.search(file.read_text(encoding="utf-8"))
     except OSError:
         return None
     return int(found[1]) if found else None

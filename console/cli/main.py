@@ -9,6 +9,7 @@ This module imports next to nothing, so that Ctrl-C finds :func:`main` from the 
 
 import gc
 import importlib
+import locale
 import os
 import shlex
 import signal
@@ -145,9 +146,17 @@ def main() -> None:
     What an error held is released before the process ends: a client of Kafka whose thread has ended with the process
     would be closed for ever.
     """
+    use_utf8()
     code = execute(sys.argv[1:])
     gc.collect()
     sys.exit(code)
+
+
+def use_utf8() -> None:
+    """Begin again in Python's UTF-8 mode, also for child processes, where the locale has another encoding."""
+    if not sys.flags.utf8_mode and locale.getencoding().lower() not in ("utf-8", "utf8"):
+        arguments = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execve(sys.executable, arguments, {**os.environ, "PYTHONUTF8": "1"})
 
 
 def execute(arguments: list[str]) -> "str | int | None":

@@ -42,7 +42,7 @@ def read_token(file: Path | None, option: str = "--token-file") -> str:
     if file is None:
         return ""
     try:
-        token = file.read_text().strip()
+        token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{option} {file} can't be read: {getattr(error, 'strerror', error)}") from None
     if len(token) < MIN_TOKEN:

@@ -61,6 +61,7 @@ def proposals_in(path: Path, environment: str, seeds: Sequence[int], max_steps: 
     Raises UserError, with file and line, if a file can't be read or has no task.
     """
     from dart_streams.config.tasks import task_id
+    from dart_streams.config.text import text_of
     from topics.tasks import ProposedTask
 
     files = sorted(path.glob(f"*{PAGES}")) if path.is_dir() else [path]
@@ -68,26 +69,26 @@ def proposals_in(path: Path, environment: str, seeds: Sequence[int], max_steps: 
     try:
         for file in files:
             if file.suffix == PAGES:
-                page = file.read_text()
+                page = text_of(file.read_bytes(), str(file))
                 names = [task_id(environment, file.stem, seed) for seed in seeds]
                 found += [ProposedTask(task_id=name, max_steps=max_steps, maker=maker, document=page) for name in names]
             elif file.suffix == LINES:
-                found += lines_of(file)
-    except (OSError, UnicodeDecodeError) as error:
+                found += tasks_of_lines(file)
+    except OSError as error:
         raise UserError(f"{path} can't be read: {error}") from None
     if not found:
         raise UserError(f"{path} has no task: name a page (*{PAGES}), a folder of pages, or JSON lines (*{LINES})")
     return found
 
 
-def lines_of(file: Path) -> Iterator[ProposedTask]:
+def tasks_of_lines(file: Path) -> Iterator[ProposedTask]:
     """Yield the tasks of JSON lines; raise UserError for a line that is none."""
     import msgspec
 
-    from dart_streams.config.text import MALFORMED
+    from dart_streams.config.text import MALFORMED, lines_of, text_of
     from topics.tasks import ProposedTask
 
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines_of(text_of(file.read_bytes(), str(file))), start=1):
         try:
             if line.strip():
                 yield msgspec.json.decode(line, type=ProposedTask)

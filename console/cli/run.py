@@ -146,7 +146,7 @@ def report(
     setup.start_logs("report")
     note(asyncio.run(reports.rewrite(folder, jars.plots_folder())))
     if as_json:
-        print_line((folder.path / reports.FIGURES).read_text().rstrip())
+        print_line((folder.path / reports.FIGURES).read_text(encoding="utf-8").rstrip())
 
 
 def deployment_folder(config: Path, run: str) -> RunFolder:

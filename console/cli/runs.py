@@ -77,7 +77,7 @@ def logs(
         raise UserError(f"no log of {process or 'any process'} in {folder}: there are {there}")
     places = {}
     for file in files:
-        with file.open(errors="replace") as text:
+        with file.open(encoding="utf-8", errors="replace") as text:
             for line in deque(text, maxlen=lines):
                 print_line(named_line(file, line, several=len(files) > 1))
             places[file] = text.tell()
@@ -85,7 +85,7 @@ def logs(
         sys.stdout.flush()
         time.sleep(FOLLOW_S)
         for file in sorted(folder.glob(f"{process or '*'}.log")):
-            with file.open(errors="replace") as text:
+            with file.open(encoding="utf-8", errors="replace") as text:
                 text.seek(places.get(file, 0))
                 for line in text:
                     print_line(named_line(file, line, several=not process))

@@ -102,5 +102,5 @@ def write_scripts(plan: LaunchPlan, scripts: dict[str, str]) -> None:
     run_folder.write_toml(plan.config_file, plan.config)
     for name, text in scripts.items():
         path = folder / name
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         path.chmod(0o755)

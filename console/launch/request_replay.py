@@ -252,7 +252,7 @@ def shadow_config(bundle: Bundle, config: Config, folder: Path) -> Config:
     An attached run's configuration names no policy: its tiny policy is in its own state folder.
     """
     replace, file = msgspec.structs.replace, folder / TASKS
-    file.write_text(bundle.text(TASKS))
+    file.write_text(bundle.text(TASKS), encoding="utf-8")
     path = config.policy.path or str(recipe.tiny_policy_folder(config, tasks.load(file)).absolute())
     return replace(
         config,

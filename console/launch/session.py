@@ -243,6 +243,6 @@ def moment_of(run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, st
 def run_session(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
     """Run a session with its log in the run's folder; ``make_session`` takes the log's file."""
     (made.path / "logs").mkdir(exist_ok=True)
-    with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
+    with (made.path / "logs" / "supervisor.log").open("a", buffering=1, encoding="utf-8") as log:
         setup.start_logs("supervisor", log)
         asyncio.run(make_session(log).run())

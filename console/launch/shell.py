@@ -16,7 +16,7 @@ def prelude_text(config_file: Path, logs: Path, drain_s: float) -> str:
     """Return the beginning of a script that keeps processes alive."""
     places = {"config": config_file, "logs": logs, "python": sys.executable, "subreaper": subreaper.__file__}
     values = {**places, "keeper": keeper.__name__, "drain_s": f"{drain_s:g}"}
-    return "set -euo pipefail\n" + variables_text(values) + SCRIPTS.joinpath("prelude.sh").read_text()
+    return "set -euo pipefail\n" + variables_text(values) + SCRIPTS.joinpath("prelude.sh").read_text(encoding="utf-8")
 
 
 def variables_text(values: Mapping[str, object]) -> str:

@@ -29,7 +29,7 @@ def slurm_scripts(plan: LaunchPlan) -> dict[str, str]:
     jobs = {name: text for name, text in jobs.items() if text}
     heading = f"#!/usr/bin/env bash\n# Submits the jobs of run {plan.run.id}, written by `dart-streams launch slurm`.\n"
     values = {"folder": plan.config_file.parent, "jobs": " ".join(jobs)}
-    submit = heading + variables_text(values) + SCRIPTS.joinpath("submit.sh").read_text()
+    submit = heading + variables_text(values) + SCRIPTS.joinpath("submit.sh").read_text(encoding="utf-8")
     files = {f"{name}.sbatch": text for name, text in jobs.items()}
     return {"submit.sh": submit, "control.sbatch": control_job(plan, list(jobs)), **files}
 
@@ -108,4 +108,4 @@ def await_text(plan: LaunchPlan) -> str:
         "final": " ".join(map(str, FINAL_CODES)),
         "restart_s": f"{RESTART_S:g}",
     }
-    return variables_text(values) + SCRIPTS.joinpath("job.sh").read_text()
+    return variables_text(values) + SCRIPTS.joinpath("job.sh").read_text(encoding="utf-8")

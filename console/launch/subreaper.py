@@ -121,7 +121,7 @@ def find_descendants(root: int) -> list[int]:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            state, parent = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
             children.setdefault(int(parent), []).append(int(entry.name))
             if state == "Z":
                 zombies.add(int(entry.name))

@@ -21,6 +21,7 @@ import structlog
 from console.launch import process_registry, subreaper
 from console.launch.process_registry import ProcessIdentity, ProcessRegistry
 from console.runs.run_folder import write_json
+from dart_streams.config.text import lines_of
 from dart_streams.errors import AccessRefused, UserError
 
 TAIL_LINES = 15
@@ -94,12 +95,12 @@ class Child:
         """Return the last lines written since the latest start."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(max(self.log_start, self.log.stat().st_size - 16_384))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
+            return "\n".join(lines_of(file.read().decode(errors="replace"))[-TAIL_LINES:])
         return ""
 
     def last_line(self) -> str:
         """Return the last line with text since the latest start."""
-        return next((line.strip() for line in reversed(self.tail().splitlines()) if line.strip()), "")
+        return next((line.strip() for line in reversed(lines_of(self.tail())) if line.strip()), "")
 
     def send(self, number: signal.Signals) -> None:
         """Signal the subreaper, which passes it on."""

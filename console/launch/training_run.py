@@ -29,6 +29,7 @@ from dart_streams.bus.lag import Lag
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
+from dart_streams.config.text import lines_of
 from dart_streams.curation.recipes import wants_demonstrations
 from dart_streams.deadline import Deadline
 from dart_streams.episodes.demonstrations import demonstration_order
@@ -144,7 +145,7 @@ class TrainingRun:
         A process that waits for a service says so in its log, shortly before its last records or after them.
         """
         now_s = now_ms() / 1000
-        logs = {name: child.tail().splitlines() for name, child in self.supervisor.children.items()}
+        logs = {name: lines_of(child.tail()) for name, child in self.supervisor.children.items()}
         began_s = now_s - silent_s - self.config.telemetry.stall_s
         return self.describe_wait() or describe_waits(find_waits(logs, began_s, now_s))
 

@@ -308,7 +308,7 @@ def write_tasks(source: Path, target: Path) -> None:
     if file.osworld is None:
         shutil.copyfile(source, target)
     else:
-        target.write_text(format_toml(file))
+        target.write_text(format_toml(file), encoding="utf-8")
 
 
 def write_toml(path: Path, config: Config) -> None:

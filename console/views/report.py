@@ -58,7 +58,7 @@ async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | N
     source = LiveSource(folder.config(), folder, (progress, lags))
     await asyncio.to_thread(fold_rest, progress, source.config.bus)
     report = report_metrics.build_report(await source.report_inputs())
-    (folder.path / FIGURES).write_text(json.dumps(report, indent=2) + "\n")
+    (folder.path / FIGURES).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     try:
         await export.write(source, load_assets(plots), folder.path / "report.html")
     finally:

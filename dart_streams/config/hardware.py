@@ -77,7 +77,7 @@ def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
 def read_limit(file: Path) -> str:
     """Return the text of a control group's limit, empty if there is none."""
     try:
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -15,7 +15,7 @@ from dart_streams.config import Config, record_sizes
 from dart_streams.config.files import parse_as
 from dart_streams.config.section import Count, Seed, Share, StepLimit
 from dart_streams.config.tables import read_tables
-from dart_streams.config.text import MALFORMED, json_of, text_of
+from dart_streams.config.text import MALFORMED, json_of, lines_of, text_of
 from dart_streams.errors import ConfigError
 from topics.values import IN_A_NAME
 
@@ -181,7 +181,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         path = base / self.checked
         try:
             text = text_of(path.read_bytes(), str(path))
-            lines = [msgspec.json.decode(line, type=CheckedPage) for line in text.splitlines() if line.strip()]
+            lines = [msgspec.json.decode(line, type=CheckedPage) for line in lines_of(text) if line.strip()]
         except (OSError, ConfigError, *MALFORMED) as error:
             raise ConfigError(f"osworld.checked: {path} can't be read: {error}") from None
         return {page for page, verdict in {line.page: line.verdict for line in lines}.items() if verdict == "runnable"}

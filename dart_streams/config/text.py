@@ -48,6 +48,11 @@ def text_of(content: bytes, source: str, first_line: int = 1) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text, which end at line feeds: ``splitlines`` cuts inside a value, as at U+2028."""
+    return text.removesuffix("\n").split("\n")
+
+
 def with_nul_bytes(content: bytes, source: str, first_line: int) -> str:
     """Return the error of a file with NUL bytes, from a crash or another encoding."""
     text = content.rstrip(b"\0")

@@ -92,7 +92,7 @@ def reserved_tokens(config: Config, answers: int) -> int:
 def context_refusal(folder: Path, config: Config, steps: int) -> str:
     """Return the reason that prompts of ``steps`` steps exceed the model in ``folder``; empty if they may fit."""
     try:
-        model = json.loads((folder / "config.json").read_text())
+        model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
     if not isinstance(model, dict) or not (context := context_of(model)):

@@ -50,12 +50,12 @@ def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
     """Return the cap that half-precision layers need on this machine: the cached one, or probed by ``python``."""
     if "amx_tile" not in cpu_flags():
         return ""
-    file, boot_id = state_dir / FILE, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    known, _, cap = file.read_text().partition(" ") if file.is_file() else ("", "", "")
+    file, boot_id = state_dir / FILE, Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    known, _, cap = file.read_text(encoding="utf-8").partition(" ") if file.is_file() else ("", "", "")
     if known != boot_id:
         cap = first_usable([python, "-c", PROBE])
         make_private(state_dir)
-        file.write_text(f"{boot_id} {cap}")
+        file.write_text(f"{boot_id} {cap}", encoding="utf-8")
     return cap
 
 
@@ -75,5 +75,5 @@ def first_usable(probe: Sequence[str]) -> str:
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's announced features; empty where Linux does not list them."""
     file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.is_file() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     return frozenset(next((line for line in lines if line.startswith("flags")), "").split())

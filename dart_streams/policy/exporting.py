@@ -58,7 +58,7 @@ def export_adapter(model_dir: Path, version: WeightVersion, target: Path, base: 
         settings = json.loads((fetched / weights.ADAPTER_CONFIG).read_bytes())
         settings["base_model_name_or_path"] = base.repo if base else str(model_dir)
         settings["revision"] = base.revision if base else None
-        (partial / weights.ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+        (partial / weights.ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def export(model_dir: Path, version: WeightVersion, target: Path) -> None:

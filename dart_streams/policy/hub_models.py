@@ -68,7 +68,7 @@ def find_commit(model: HubModel, cache: Path | None = None) -> str:
     if model.is_pinned:
         return model.revision
     try:
-        return (repo_folder(model, cache) / "refs" / model.revision).read_text().strip()
+        return (repo_folder(model, cache) / "refs" / model.revision).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -82,7 +82,8 @@ def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl", width: 
     """Write the untrained policy as a Hugging Face directory; leaves the global random state alone."""
     folder.mkdir(parents=True)
     write_tokenizer(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(image_settings(architecture), indent=2))
+    images = json.dumps(image_settings(architecture), indent=2)
+    (folder / "preprocessor_config.json").write_text(images, encoding="utf-8")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(build_configuration(architecture, width))
@@ -165,5 +166,5 @@ def write_tokenizer(folder: Path) -> None:
         "additional_special_tokens": [token for token in SPECIAL if token not in (PAD, EOS)],
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")

@@ -123,7 +123,7 @@ def missing_tables(session: Session, keyspace: str) -> list[str]:
 
 def schema_statements(keyspace: str, replication: str = "") -> list[str]:
     """Return the statements of schema.cql; the keyspace comes first, with its ``replication`` as a CQL value."""
-    text = resources.files("dart_streams.store").joinpath("schema.cql").read_text()
+    text = resources.files("dart_streams.store").joinpath("schema.cql").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=replication)
     return [statement.strip() for statement in filled.split(";") if statement.strip()]

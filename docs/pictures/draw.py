@@ -271,7 +271,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 def main() -> None:
     """Write all pictures."""
     for name, draw in PICTURES.items():
-        (Path(__file__).parent / name).write_text(draw().svg())
+        (Path(__file__).parent / name).write_text(draw().svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":

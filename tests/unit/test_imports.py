@@ -322,3 +322,15 @@ def test_what_decoding_bytes_raises_has_one_name():
     product = (path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py"))
     named = {path.name for path in product if "msgspec.DecodeError" in path.read_text()}
     assert named - {"json_reader.py"} == {"text.py"}, "use MALFORMED"
+
+
+def test_text_files_are_utf_8_in_any_locale():
+    named = {
+        f"{path.name}:{node.lineno}"
+        for folder in PRODUCT
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("read_text", "write_text")
+        if "encoding" not in {keyword.arg for keyword in node.keywords}
+    }
+    assert named == set(), 'say encoding="utf-8"'

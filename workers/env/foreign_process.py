@@ -66,7 +66,7 @@ def login_variables(*further: str) -> dict[str, str]:
 def lower_session(pid: int, niceness: int) -> None:
     """Lower the priority of a process's session; with autogroups, a niceness counts only within it. Never raises."""
     with contextlib.suppress(OSError):  # It has ended already, or this is not permitted.
-        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="utf-8")
 
 
 def kill_group(child: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -165,7 +165,7 @@ def main(given: str, *command: str) -> None:
     os.environ.update(HOME=folder, TMPDIR=folder)
     with contextlib.suppress(OSError):  # Confined, Chromium can't: where memory ends, pages end first.
         score = Path("/proc/self/oom_score_adj")
-        score.write_text(str(max(300, int(score.read_text()))))
+        score.write_text(str(max(300, int(score.read_text(encoding="utf-8")))), encoding="utf-8")
     drop_capabilities()
     check(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     forbid_files((*SYSTEM, *readable), folder)

@@ -44,15 +44,15 @@ class Birth(NamedTuple):
     @property
     def age_s(self) -> float:
         """Seconds since the start."""
-        uptime_s = float((PROC / "uptime").read_text().split()[0])
+        uptime_s = float((PROC / "uptime").read_text(encoding="utf-8").split()[0])
         return uptime_s - self.ticks / os.sysconf("SC_CLK_TCK")
 
 
 def birth_of(pid: int) -> Birth | None:
     """Return the start of a process; None if it is gone or the system does not say."""
     try:
-        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        return Birth(BOOT_ID.read_text().strip(), int(fields[STARTED_FIELD]))
+        fields = (PROC / str(pid) / "stat").read_text(errors="replace", encoding="utf-8").rpartition(")")[2].split()
+        return Birth(BOOT_ID.read_text(encoding="utf-8").strip(), int(fields[STARTED_FIELD]))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -92,7 +92,7 @@ class Home:
     def last_lines(self, count: int = 8) -> str:
         """Return the end of the log without stack frames; long lines (class paths) are cut."""
         try:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
+            lines = self.log.read_text(errors="replace", encoding="utf-8").strip().splitlines()
         except FileNotFoundError:
             return "(no log)"
         lines = [line for line in lines if not line.startswith(("\tat ", "    at ", "\t... "))]
@@ -192,7 +192,7 @@ def free_port() -> int:
 def ephemeral_ports() -> tuple[int, int]:
     """Return the first and last ephemeral port; IANA's where the system does not say."""
     try:
-        low, high = map(int, EPHEMERAL_PORTS.read_text().split())
+        low, high = map(int, EPHEMERAL_PORTS.read_text(encoding="utf-8").split())
     except (OSError, ValueError):
         return 49152, 65535
     return low, high

@@ -57,7 +57,7 @@ def fetch_jars(service: str, cache: Path) -> Path:
 def refuse_others(folder: Path, sums: Path) -> None:
     """Raise :class:`ServiceUnavailable` unless a folder has the jars that a file names by content, and no others."""
     found = {f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}" for jar in folder.iterdir()}
-    if differ := found ^ set(sums.read_text().splitlines()):
+    if differ := found ^ set(sums.read_text(encoding="utf-8").splitlines()):
         names = ", ".join(sorted({line.partition("  ")[2] for line in differ})[:5])
         raise ServiceUnavailable(
             f"Maven's repository has other jars than {sums}: {names}. If the versions of its pom were changed, write "

@@ -121,7 +121,8 @@ def write_configuration(home: Home, template: str, **values: object) -> None:
     """Write a filled template of deploy/local into a service's home."""
     source = RECIPES / template
     home.folder.mkdir(parents=True, exist_ok=True)
-    (home.folder / source.name).write_text(Template(source.read_text()).substitute(values))
+    text = Template(source.read_text(encoding="utf-8")).substitute(values)
+    (home.folder / source.name).write_text(text, encoding="utf-8")
 
 
 def link_jars(home: Home, jars: Path) -> None:
@@ -154,9 +155,10 @@ def format_storage(home: Home, java: list[str], *options: str) -> None:
 def storage_port(home: Home) -> int:
     """Return the port for other nodes, the same at each start: it is part of the node's identity."""
     noted = home.folder / "storage_port"
-    if noted.exists() and (text := noted.read_text().strip()).isdecimal() and not in_use("127.0.0.1", int(text)):
+    text = noted.read_text(encoding="utf-8").strip() if noted.exists() else ""
+    if text.isdecimal() and not in_use("127.0.0.1", int(text)):
         return int(text)
     port = free_port()
     noted.parent.mkdir(parents=True, exist_ok=True)
-    noted.write_text(f"{port}\n")
+    noted.write_text(f"{port}\n", encoding="utf-8")
     return port

@@ -61,7 +61,7 @@ def group_folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, ..
 def read(file: Path) -> str:
     """Return a file's text, empty if it can't be read."""
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except OSError:
         return ""
 

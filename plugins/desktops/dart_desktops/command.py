@@ -292,7 +292,7 @@ BEGIN, END = "<!-- results: written by `dart-streams osworld check --markdown` -
 
 def write_table(path: Path, checks: Sequence[TaskCheck]) -> None:
     """Write the counts into a Markdown file, between the marks that it has; a new file has nothing else."""
-    text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
+    text = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
     if BEGIN not in text or END not in text:
         raise UserError(f"{path} has no place for the table: a line {BEGIN} and a line {END}")
     before, _, rest = text.partition(BEGIN)

@@ -129,7 +129,7 @@ class PhoneProcess:
     def _log_end(self) -> str:
         """Return the last of what the process logged."""
         with contextlib.suppress(OSError):
-            return (self._folder / "log").read_text(errors="replace").strip()[-LOG_CHARACTERS:]
+            return (self._folder / "log").read_text(errors="replace", encoding="utf-8").strip()[-LOG_CHARACTERS:]
         return ""
 
 

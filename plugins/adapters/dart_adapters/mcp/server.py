@@ -117,7 +117,7 @@ class McpServer:
         """Hold the connection until the end: its contexts have to be entered and left by one task."""
         with (
             tempfile.TemporaryDirectory(prefix="dart-tools-") as folder,
-            tempfile.TemporaryFile("w+", errors="replace") as errors,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         ):
             command, *arguments = [*with_parent(), *self.settings.command]
             process = StdioServerParameters(

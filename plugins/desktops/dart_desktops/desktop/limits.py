@@ -68,7 +68,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
         for name, (key, bound) in COUNTS.items():
             for folder in self.folders:
                 with contextlib.suppress(OSError):
-                    lines = (folder / name).read_text().splitlines()
+                    lines = (folder / name).read_text(encoding="utf-8").splitlines()
                     if any(line.startswith(f"{key} ") and line != f"{key} 0" for line in lines):
                         return bound
         return ""
@@ -78,7 +78,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
         for name, read in CPU_TIMES.items():
             for folder in self.folders:
                 with contextlib.suppress(FileNotFoundError):
-                    return read((folder / name).read_text())
+                    return read((folder / name).read_text(encoding="utf-8"))
         return None
 
     def set_weight(self, factor: float) -> None:
@@ -87,7 +87,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
             for folder in self.folders:
                 if (folder / name).exists():
                     with contextlib.suppress(OSError):
-                        (folder / name).write_text(str(min(round(factor * weight), highest)))
+                        (folder / name).write_text(str(min(round(factor * weight), highest)), encoding="utf-8")
 
     async def remove(self) -> None:
         """Remove the group once its processes have ended; never raises."""
@@ -108,7 +108,7 @@ def make_group(root: Path = ROOT, memory_mb: int = MEMORY_MB) -> ControlGroup:
         try:
             folder.mkdir()
             for file, value in bounds.items():
-                (folder / file).write_text(value)
+                (folder / file).write_text(value, encoding="utf-8")
             folders.append(folder)
         except OSError:
             with contextlib.suppress(OSError):
@@ -169,5 +169,5 @@ def is_version_2(root: Path) -> bool:
 
 def beside_own(root: Path) -> Path:
     """Return the parent folder of this worker's group in version 2."""
-    own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+    own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("::")[2].lstrip("/")
     return (root / own).parent

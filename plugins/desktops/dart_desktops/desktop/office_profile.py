@@ -24,7 +24,7 @@ saves or underlines later."""
 def profile_files(version: Path = VERSION) -> dict[str, bytes]:
     """Return the profile's files by path in the home."""
     contents = {f"{FOLDER}/registrymodifications.xcu": registry_xml(*SETTINGS)}
-    if version.exists() and (build := re.search(r"^buildid=(.+)$", version.read_text(), re.MULTILINE)):
+    if version.exists() and (build := re.search(r"^buildid=(.+)$", version.read_text(encoding="utf-8"), re.MULTILINE)):
         # After a change of the build it looks for extensions, and restarts.
         contents[f"{FOLDER}/extensions/buildid"] = build[1].encode()
     return contents

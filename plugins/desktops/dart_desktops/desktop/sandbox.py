@@ -196,7 +196,7 @@ def next_user(uid_map: Path = UID_MAP) -> int:
     Returns nobody where this worker's namespace lacks such users.
     """
     user = FIRST_USER + os.getpid() * USERS + next(_user_numbers) % USERS
-    ranges = ([int(word) for word in line.split()] for line in uid_map.read_text().splitlines())
+    ranges = ([int(word) for word in line.split()] for line in uid_map.read_text(encoding="utf-8").splitlines())
     return user if any(first <= user < first + count for first, _, count in ranges) else NOBODY
 
 

@@ -13,6 +13,7 @@ import structlog
 from dart_desktops.osworld import sidecar, steps
 from dart_desktops.osworld.mirror import EMPTY_HISTORY, FileDigest, Mirror, hash_file, mirror_path, needed_urls
 from dart_desktops.osworld.tasks import Check, OsworldTask
+from dart_streams.config.text import lines_of
 from dart_streams.errors import ServiceUnavailable
 
 WRITE_S = 1200.0
@@ -64,7 +65,7 @@ def fill(mirror: Mirror, tasks: Sequence[OsworldTask], environment: Path = sidec
     )
     if done.returncode != 0:
         raise ServiceUnavailable(f"substitutes cannot be written: {done.stderr[-500:]}")
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [json.loads(line) for line in lines_of(done.stdout) if line]
     for answer in answers:
         if "broken" in answer:
             log.warning("a placeholder cannot be written", path=answer["path"], reason=answer["broken"])

@@ -97,7 +97,7 @@ class TaskSetup:
             ended = await self.machine.execute(command, shell)
             for name, text in ((step.stdout, ended["output"]), (step.stderr, ended["error"])):
                 if name:
-                    cache_path(self.cache, name).write_text(text)
+                    cache_path(self.cache, name).write_text(text, encoding="utf-8")
             if not step.until or meets_condition(ended, step.until):
                 return
             if until.expired:

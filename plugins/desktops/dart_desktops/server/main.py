@@ -91,7 +91,7 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
     path.unlink(missing_ok=True)
     path.touch(0o600, exist_ok=False)
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    path.write_text(token)
+    path.write_text(token, encoding="utf-8")
     return token, str(path)
 
 

@@ -57,7 +57,7 @@ class PortForwarder:
             return True
         client, server = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         for _ in range(LOOKUPS):
-            if (owner := owner_of(client, server, CONNECTION_TABLE.read_text())) is not None:
+            if (owner := owner_of(client, server, CONNECTION_TABLE.read_text(encoding="utf-8"))) is not None:
                 return owner in {0, os.geteuid()}
         return False
 

@@ -1,5 +1,6 @@
 """The command line itself: version, help, completions, and Ctrl-C while it starts."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -102,3 +103,18 @@ def test_without_its_libraries_the_command_names_the_one_to_run(tmp_path):
 def test_each_library_of_the_data_environment_is_known_as_such(library):
     error = main.other_environment(["worker", "tracker"], f"{library}.inner")
     assert ".venv/data/bin/dart-streams worker tracker" in str(error)
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"LANG": "C"}, {"LC_CTYPE": "C", "LANG": ""}])
+def test_files_names_and_output_are_utf_8_in_any_locale(tmp_path: Path, locale: dict[str, str]):
+    file, wrong = tmp_path / "é\u2028.toml", tmp_path / "ü.toml"
+    file.write_text('run.state_dir = "日本"', encoding="utf-8")
+    wrong.write_text("é = 1", encoding="utf-8")
+    others = {"PATH": os.environ["PATH"], "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **locale}
+    shown, refused = (
+        subprocess.run([*COMMAND, "config", *words], capture_output=True, env=others, timeout=60, check=False)
+        for words in (["show", "--diff", str(file)], ["check", str(wrong)])
+    )
+    assert (shown.returncode, shown.stderr, refused.returncode) == (0, b"", 2)
+    assert "日本" in shown.stdout.decode()
+    assert "ü.toml is not TOML" in refused.stdout.decode()

@@ -1,5 +1,6 @@
 """Proposals from files, and the rows and counts of what became of them."""
 
+import codecs
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,17 @@ def test_a_page_has_a_task_for_each_seed_and_lines_say_all_themselves(tmp_path: 
     lines = tmp_path / "made.jsonl"
     lines.write_bytes(b"\n\n".join(map(msgspec.json.encode, found)))
     assert proposals_in(lines, "other", range(9), 1, "other") == found
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x7f", "\ufeff"])
+@pytest.mark.parametrize(("mark", "end"), [(b"", b"\n"), (codecs.BOM_UTF8, b"\n"), (b"", b"\r\n"), (b"", b"")])
+def test_lines_end_at_line_feeds_only_with_any_byte_order_mark(tmp_path: Path, separator: str, mark: bytes, end: bytes):
+    task = ProposedTask(task_id="miniwob/a#1", max_steps=5, maker="me", document=f"<p>a{separator}b é")
+    lines, page = tmp_path / "made.jsonl", tmp_path / "a.html"
+    lines.write_bytes(mark + b"\n".join([msgspec.json.encode(task)] * 2) + end)
+    page.write_bytes(mark + task.document.encode())
+    assert proposals_in(lines, "other", range(9), 1, "other") == [task, task]
+    assert proposals_in(page, "miniwob", range(1, 2), 5, "me") == [task]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dart_streams import actions
 from workers.env.backends.miniwob.page_scripts import FOLDER
 from workers.env.environment import NoOracle
 
-HELPERS = FOLDER.joinpath("oracle.js").read_text()
+HELPERS = FOLDER.joinpath("oracle.js").read_text(encoding="utf-8")
 
 NEXT = {
     "bisect-angle": "answered() || drawn(...halved(drawnAt('.init-black'), drawnAt('.init-blue')[0]))",

@@ -18,7 +18,7 @@ from workers.env.backends.miniwob.page_scripts import FOLDER
 from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault
 
-SCRIPT = FOLDER.joinpath("own_page.js").read_text()
+SCRIPT = FOLDER.joinpath("own_page.js").read_text(encoding="utf-8")
 
 
 def page_script(expression: str) -> str:

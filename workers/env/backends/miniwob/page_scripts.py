@@ -4,7 +4,7 @@ import json
 from importlib.resources import files
 
 FOLDER = files("workers.env.backends.miniwob") / "scripts"
-PROBLEM = FOLDER.joinpath("problem.js").read_text()
+PROBLEM = FOLDER.joinpath("problem.js").read_text(encoding="utf-8")
 NATIVE_PARTS = ("popup.js", "pickers.js", "native.js", "rest.js", "clipboard.js")
 PAGE = "window[Symbol.for('dart_streams.page')]"
 DRAGS = f"{PAGE}?.drags()"
@@ -37,6 +37,6 @@ def native_script(width: int, height: int) -> str:
 
     Popups stay within the first ``width`` x ``height`` pixels of a page.
     """
-    parts = [FOLDER.joinpath(part).read_text() for part in NATIVE_PARTS]
+    parts = [FOLDER.joinpath(part).read_text(encoding="utf-8") for part in NATIVE_PARTS]
     area = json.dumps({"width": width, "height": height})
     return "\n".join(["(() => {", f"const AREA = {area};", *parts, "})();"])

@@ -50,7 +50,7 @@ def load_alone(pid: int) -> ProcessLoad:
 def can_run(stat: Path) -> bool:
     """Return whether a thread runs, or waits for a processor or a disk, by its file; False if it has ended."""
     with contextlib.suppress(OSError):
-        return stat.read_text(errors="replace").rpartition(") ")[2][0] in "RD"
+        return stat.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][0] in "RD"
     return False
 
 

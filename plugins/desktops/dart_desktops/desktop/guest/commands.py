@@ -41,7 +41,7 @@ def run_source(
     program: str, source: str, limit_s: float, merged: bool = False, folder: "str | None" = None
 ) -> CommandResult:
     """Run a program on a temporary file of source code."""
-    with tempfile.NamedTemporaryFile("w", prefix="source-") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="source-") as file:
         file.write(source)
         file.flush()
         return run([program, file.name], limit_s, merged, folder)

@@ -55,7 +55,7 @@ def write_file(path: Path, arguments: "dict[str, Any]") -> str:
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is no file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(arguments["text"])
+    path.write_text(arguments["text"], encoding="utf-8")
     return f"Wrote {path.relative_to(HOME)}."
 
 

@@ -145,7 +145,7 @@ def remove_shared() -> None:
     }
     for kind, (control, *arguments) in calls.items():
         with contextlib.suppress(FileNotFoundError):  # A kernel without it.
-            for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]:
+            for line in Path(f"/proc/sysvipc/{kind}").read_text(encoding="utf-8").splitlines()[1:]:
                 control(int(line.split()[1]), *arguments)
 
 

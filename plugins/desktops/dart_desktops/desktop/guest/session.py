@@ -284,6 +284,6 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> processes.
 
 def read_output() -> str:
     """Return the beginning of the application's output, empty if it cannot be read."""
-    with contextlib.suppress(OSError), OUTPUT.open(errors="replace") as output:
+    with contextlib.suppress(OSError), OUTPUT.open(encoding="utf-8", errors="replace") as output:
         return output.read(OUTPUT_CHARACTERS)
     return ""

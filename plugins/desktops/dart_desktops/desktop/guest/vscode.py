@@ -106,7 +106,7 @@ def start_server(home: Path) -> None:
     machine = home / DATA / "Machine/settings.json"
     if not machine.exists():
         machine.parent.mkdir(parents=True, exist_ok=True)
-        machine.write_text(json.dumps(SETTINGS, indent=4))
+        machine.write_text(json.dumps(SETTINGS, indent=4), encoding="utf-8")
     start(
         server_command(
             home, f"--host={HOST}", f"--port={PORT}", "--without-connection-token", "--disable-workspace-trust"

@@ -53,7 +53,7 @@ def enter_name_spaces(folder: Path | None = None, ports: Iterable[int] = ()) -> 
     user, group = os.getuid(), os.getgid()
     call_library("unshare", SPACES)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        Path(f"/proc/self/{name}").write_text(text)
+        Path(f"/proc/self/{name}").write_text(text, encoding="utf-8")
     for place, size in WRITABLE_BYTES.items():
         mount_memory(place, size)
     if folder is not None:
@@ -95,7 +95,7 @@ def give_up_rights(refusals: bytes) -> None:
 def set_limits(cpu_s: int) -> None:
     """Limit processor time, memory, files and processes of this process."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     for limit, most in (LIMITS | {resource.RLIMIT_AS: pages * resource.getpagesize() + MEMORY_BYTES}).items():
         resource.setrlimit(limit, (most, most))
 

@@ -128,18 +128,20 @@ def write_pdf(path: Path, request: FileRequest) -> None:
 
 def write_text(path: Path, request: FileRequest) -> None:
     """Write a text file."""
-    path.write_text("\n".join(request.lines) + "\n")
+    path.write_text("\n".join(request.lines) + "\n", encoding="utf-8")
 
 
 def write_json(path: Path, request: FileRequest) -> None:
     """Write a JSON object, whose first key is the word of a finished document."""
-    path.write_text(json.dumps({line.split()[0]: line for line in request.lines}, indent=4) + "\n")
+    path.write_text(json.dumps({line.split()[0]: line for line in request.lines}, indent=4) + "\n", encoding="utf-8")
 
 
 def write_email(path: Path, request: FileRequest) -> None:
     """Write a mail."""
     head = ("From: Ann <ann@example.org>", "To: anonym-x2024@outlook.com", f"Subject: {request.lines[0]}")
-    path.write_text("\r\n".join((*head, "Date: Mon, 01 Jan 2024 12:00:00 +0000", "", *request.lines, "")))
+    path.write_text(
+        "\r\n".join((*head, "Date: Mon, 01 Jan 2024 12:00:00 +0000", "", *request.lines, "")), encoding="utf-8"
+    )
 
 
 def convert_with(write: Callable[[Path, FileRequest], None], kind: str) -> Callable[[Path, FileRequest], None]:

@@ -84,19 +84,19 @@ def fill_mail_profile(folder: Path, request: FileRequest) -> None:
     """Write a profile of Thunderbird, with an account and its mail unless the file's name says blank."""
     profile = folder / PROFILE
     profile.mkdir(parents=True)
-    (folder / ".thunderbird/profiles.ini").write_text(PROFILES)
+    (folder / ".thunderbird/profiles.ini").write_text(PROFILES, encoding="utf-8")
     blank = "blank" in Path(request.path).name
-    (profile / "prefs.js").write_text(preference_lines({**PREFERENCES, **({} if blank else ACCOUNT)}))
-    (profile / "xulstore.json").write_text("{}\n")
+    (profile / "prefs.js").write_text(preference_lines({**PREFERENCES, **({} if blank else ACCOUNT)}), encoding="utf-8")
+    (profile / "xulstore.json").write_text("{}\n", encoding="utf-8")
     if blank:
         return
     inbox, local = profile / "ImapMail/outlook.office365.com", profile / "Mail/Local Folders"
     for place in (inbox, local):
         place.mkdir(parents=True)
-        (place / "msgFilterRules.dat").write_text(FILTERS)
-    (inbox / "INBOX").write_text(mailbox_text(request))
+        (place / "msgFilterRules.dat").write_text(FILTERS, encoding="utf-8")
+    (inbox / "INBOX").write_text(mailbox_text(request), encoding="utf-8")
     for name in FOLDERS:
-        (local / name).write_text("" if name == "Trash" else mailbox_text(request))
+        (local / name).write_text("" if name == "Trash" else mailbox_text(request), encoding="utf-8")
 
 
 def preference_lines(values: dict[str, str | int | bool]) -> str:

@@ -71,13 +71,13 @@ def own_script(request: FileRequest) -> str | None:
 
 def write_script(path: Path, request: FileRequest) -> None:
     """Write a program that prints its lines, or the one that the task needs."""
-    path.write_text(own_script(request) or "".join(f"echo '{line}'\n" for line in request.lines))
+    path.write_text(own_script(request) or "".join(f"echo '{line}'\n" for line in request.lines), encoding="utf-8")
 
 
 def write_module(path: Path, request: FileRequest) -> None:
     """Write a Python program that prints its lines, or the JSON object that the task reads."""
     printed = ("{}",) if "json" in request.aspects else request.lines
-    path.write_text(own_script(request) or "".join(f"print({line!r})\n" for line in printed))
+    path.write_text(own_script(request) or "".join(f"print({line!r})\n" for line in printed), encoding="utf-8")
 
 
 WRITERS: dict[str, Callable[[Path, FileRequest], None]] = {".sh": write_script, ".py": write_module}
