@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from dart_streams import crash_points
 from dart_streams import fsync as durable
 from dart_streams.config.text import MALFORMED
-from dart_streams.disk_room import room_at
+from dart_streams.disk_room import remedy_of
 from dart_streams.errors import ServiceUnavailable, UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
@@ -87,10 +87,10 @@ class Checkpoints:
             if self.ranks.first:
                 shutil.rmtree(partial, ignore_errors=True)
             advice = f", check that {self.store.uri} exists and is writable" if self.store else ""
+            reason = reason_of(error)
             raise CheckpointNotWritten(
-                f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and "
-                f"{room_at(self.folder.parent)} there: make room{advice}, and restart the trainer; it "
-                "resumes from the previous checkpoint"
+                f"checkpoint {name} can't be written to {self.folder} ({reason}), {remedy_of(reason, self.folder)}"
+                f"{advice}, and restart the trainer; it resumes from the previous checkpoint"
             ) from error
 
     def _write_tensors(

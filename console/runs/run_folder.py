@@ -162,10 +162,8 @@ class RunFolder:
         try:
             write_json(self.journal_file, journal)
         except OSError as error:
-            raise UserError(
-                f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
-                f"`{self.resume_command}`"
-            ) from error
+            refusal = refusal_of(error, self.journal_file.parent) or f"{self.journal_file} can't be written: {error}"
+            raise UserError(f"{refusal}, then go on with `{self.resume_command}`") from error
 
 
 def write_json(path: Path, value: Any) -> None:

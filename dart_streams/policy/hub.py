@@ -4,9 +4,7 @@ HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE count as hugging
 """
 
 import contextlib
-import errno
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from huggingface_hub import HfApi, constants, errors, snapshot_download
 from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import filter_repo_objects
 
+from dart_streams.disk_room import refusal_of, room_at
 from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
 from dart_streams.policy import hub_models
 from dart_streams.policy.hub_models import NOT_NEEDED, HubModel
@@ -99,12 +98,10 @@ def refuse_unusable(model: HubModel, info: ModelInfo) -> None:
 def refuse_full_disk(model: HubModel, info: ModelInfo, folder: Path) -> None:
     """Raise :class:`UserError` if the files that are missing in ``folder`` do not fit on its disk."""
     missing = sum(size for name, size in needed_files(info).items() if not (folder / name).exists())
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(there).free
-    if missing > free:
+    if missing > (room := room_at(folder)).bytes:
         raise UserError(
-            f"{model} needs {missing / 1e9:.1f} GB more, and {free / 1e9:.1f} GB are free at {there}: make room, or "
-            "name another disk by HF_HOME or --output"
+            f"{model} needs {missing / 1e9:.1f} GB more, and {room} at {folder}: make room, or name another disk by "
+            "HF_HOME or --output"
         )
 
 
@@ -135,9 +132,9 @@ def refused_by_hub(model: HubModel, place: Path) -> Iterator[None]:
     except httpx2.TransportError as error:
         raise ServiceUnavailable(unreachable_text(model, error)) from error
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if (refusal := refusal_of(error, place)) is None:
             raise
-        raise UserError(f"the disk of {place} is full: make room, or set HF_HOME, and repeat the command") from error
+        raise UserError(f"{refusal}, or set HF_HOME, and repeat the command") from error
 
 
 def offline_text(model: HubModel) -> str:

@@ -1,6 +1,7 @@
 """Checkpoints in an object store: complete with their manifest, fetched where the folder lacks or has damaged them."""
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import structlog
 from dart_streams.config import parse
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy.weight_location import checkpoint_base
+from tests.faults import disk
 from tests.model.object_store import BUCKET, EndpointConnectionError, ObjectStore, registered
 from tests.model.test_checkpoint import FILES, SHARD, Training, torn
 from trainer import checkpoint_store
@@ -149,3 +151,16 @@ def test_checkpoints_of_two_runs_have_folders_of_their_own():
     settings = {"trainer": {"checkpoints_uri": "s3://b/c/"}, "bus": {"prefix": "dart.one."}}
     assert checkpoint_base(parse(settings, source="test")) == "s3://b/c/dart.one"
     assert checkpoint_base(parse({}, source="test")) == ""
+
+
+@pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
+def test_a_checkpoint_folder_on_a_read_only_disk_is_named_as_that(tmp_path):
+    with disk.small_disk(tmp_path / "disk", 64) as place:
+        ours = Training(place)
+        ours.step(1)
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        with pytest.raises(
+            CheckpointNotWritten, match=rf"Read-only .*{place}.*: mount its file system writable"
+        ) as fault:
+            ours.step(2)
+        assert "are free" not in str(fault.value)

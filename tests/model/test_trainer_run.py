@@ -444,7 +444,7 @@ def test_a_full_disk_is_named_and_every_group_is_trained_once(run, tmp_path):
         assert ours.train() == 0
     said = " ".join(errors.read_text().split())
     assert said.count("can't be written to") == 3
-    assert said.count("make room, and restart the trainer") == 3
+    assert said.count("make room there, and restart the trainer") == 3
     assert "Traceback" not in said
     assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
 

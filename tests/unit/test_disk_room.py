@@ -1,5 +1,6 @@
 """A file system without room for another file says so, however many bytes are free."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from console.cli import doctor_checks
 from console.launch.services.lock import one_at_a_time
 from dart_streams.config import Config, Run
-from dart_streams.disk_room import DiskRoom, room_at
+from dart_streams.disk_room import DiskRoom, refusal_of, remedy_of, room_at
 from dart_streams.telemetry import exporters
 
 
@@ -27,6 +28,38 @@ def test_room_is_that_of_the_file_system(tmp_path: Path):
 )
 def test_what_has_run_out_is_said(room: DiskRoom, said: str):
     assert str(room) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "MB are free at {0}: make room there"),
+        (errno.EDQUOT, "{0}: remove files of this user there, or get a larger quota"),
+        (errno.EROFS, "{0}: mount its file system writable, or choose another place"),
+        *((number, "{0}: choose another place, or get the rights") for number in (errno.EACCES, errno.EPERM)),
+        (errno.EIO, "MB are free at {0}: make room there if it is full"),
+    ],
+)
+def test_an_error_of_writing_names_its_own_folder_and_remedy(tmp_path: Path, number: int, remedy: str):
+    there, error = tmp_path / "there", OSError(number, os.strerror(number), str(tmp_path / "there/file"))
+    said = remedy_of(f"rank 1: OSError: {error}", tmp_path / "other")
+    assert said.endswith(remedy.format(there))
+    assert ("are free" in said) == ("are free" in remedy)
+    copied = OSError(number, os.strerror(number), "/source/file", None, str(there / "file"))
+    assert remedy_of(str(copied), tmp_path).endswith(remedy.format(there))
+    assert remedy_of(f"{OSError(number, os.strerror(number))}", there).endswith(remedy.format(there))
+    if number != errno.EIO:
+        assert f"{there}/file can't be written: {os.strerror(number)}; " in str(refusal_of(error, tmp_path / "other"))
+        assert str(refusal_of(error, there)) == str(refusal_of(copied, there))
+        assert str(refusal_of(copied, there)).startswith(f"{there} can't be written")
+
+
+def test_an_error_without_a_number_says_the_room_of_the_nearest_folder(tmp_path: Path):
+    missing = tmp_path / "not/yet"
+    assert (
+        remedy_of("PytorchStreamWriter failed", missing)
+        == f"{room_at(tmp_path)} at {missing}: make room there if it is full"
+    )
 
 
 def test_doctor_fails_where_no_file_can_be_made_though_bytes_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

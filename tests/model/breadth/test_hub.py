@@ -19,6 +19,7 @@ from transformers import AutoModelForImageTextToText
 
 from console.sizing.model_files import read_headers, read_shape
 from dart_streams.config import Config, Policy, parse
+from dart_streams.disk_room import DiskRoom
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import exporting, hub, recipe, weights
 from dart_streams.policy.hub_models import HubModel, find_snapshot
@@ -230,15 +231,18 @@ def test_an_interrupt_ends_a_fetch_at_once(served, tmp_path):
 
 def test_a_model_larger_than_the_free_disk_is_refused_before(monkeypatch, tmp_path):
     siblings = [SimpleNamespace(rfilename="model.safetensors", size=16_000_000_000)]
-    monkeypatch.setattr(hub.shutil, "disk_usage", lambda _: SimpleNamespace(free=5_000_000_000))
+    monkeypatch.setattr(hub, "room_at", lambda _: DiskRoom(5_000_000_000, None))
     info: Any = SimpleNamespace(siblings=siblings)
-    with pytest.raises(UserError, match=r"needs 16\.0 GB more, and 5\.0 GB are free at .*HF_HOME"):
+    with pytest.raises(UserError, match=r"needs 16\.0 GB more, and 5000 MB are free at .*HF_HOME"):
         hub.refuse_full_disk(HubModel(REPO), info, tmp_path / "not/yet/there")
 
 
 def test_a_disk_that_fills_up_is_said_in_one_line(tmp_path):
     full = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(UserError, match="is full: make room"), hub.refused_by_hub(HubModel(REPO), tmp_path):
+    with (
+        pytest.raises(UserError, match="device; make room there, or set HF_HOME"),
+        hub.refused_by_hub(HubModel(REPO), tmp_path),
+    ):
         raise full
 
 
