@@ -40,9 +40,13 @@ class EnvironmentServer:
         if request["call"] == "reset":
             return self.reset(request["id"], request["seed"])
         observation, reward, terminated, truncated, _ = self.env.step(request["action"])
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward is {reward}: it is a finite number")
-        return self.shown(observation, float(reward), bool(terminated or truncated))
+        try:
+            value = math.nan if isinstance(reward, str) else float(reward)
+        except (TypeError, ValueError, OverflowError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(f"the reward is {str(reward)[:100]}: it is a finite number")
+        return self.shown(observation, value, bool(terminated or truncated))
 
     def reset(self, name: str, seed: int) -> dict[str, Any]:
         """Reset the environment of this id, and create it if another one is open."""
