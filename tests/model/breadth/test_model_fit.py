@@ -19,7 +19,7 @@ from dart_streams.policy import fit, tiny
 from dart_streams.policy.rendering import UnsupportedModel, count_longest, renderer_of
 from dart_streams.policy.tiny_architectures import CONTEXT
 from tests.command_line import invoke
-from tests.model.families import FAMILIES
+from tests.model.families import FAMILIES, llava
 from tests.sources import ROOT
 
 LIMITS = parse({}).policy
@@ -134,6 +134,15 @@ def test_a_model_that_vllm_does_not_implement_is_refused(copy):
     changed(copy / "config.json", architectures=["NobodysModel"])
     with pytest.raises(UnsupportedModel, match="NobodysModel"):
         vllm_fit.check(copy)
+
+
+def test_a_model_whose_weights_have_other_names_in_vllm_is_refused(tmp_path):
+    from workers.rollout import vllm_fit
+
+    llava(tmp_path / "llava")
+    assert check(tmp_path / "llava") == "LlavaForConditionalGeneration"
+    with pytest.raises(UnsupportedModel, match=r"other names for weights .*'vision_tower\.embeddings'"):
+        vllm_fit.check(tmp_path / "llava")
 
 
 def test_the_longest_prompt_is_counted_as_it_is_rendered(qwen):
