@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from dart_streams.actions import Click
 from dart_streams.config import Capture, Config, Env, Isolation, Miniwob
 from tests.action_probe import LISTEN
+from tests.environments import playing
 from tests.integration.miniwob_backend import browser, task
 from workers.env import conformance
 from workers.env.backends.miniwob import backend as backend_module
+from workers.env.backends.miniwob import target
 from workers.env.backends.miniwob.own_pages import OwnPage
 
 PAGES = ("click-tab", "enter-text", "drag-box")
@@ -24,11 +27,32 @@ async def test_miniwob_keeps_the_contract(isolation: Isolation, capture: Capture
             await conformance.check(backend, task(page, 3))
 
 
+SEEN = """const seen = [];
+for (const kind of ['mouseover', 'mousemove'])
+  addEventListener(kind, ({clientX, clientY}) => seen.push([kind, clientX, clientY]), true);
+"""
+
+
+@pytest.mark.parametrize("isolation", ["document", "problem"])
+@pytest.mark.parametrize("capture", ["begin-frame", "screenshot"])
+async def test_each_episode_starts_with_the_same_input(monkeypatch, isolation: Isolation, capture: Capture):
+    """Whether its document is the first of its target, a later one, or a kept one; the mouse leaves the page proper."""
+    script = target.native_script
+    monkeypatch.setattr(target, "native_script", lambda *size: SEEN + script(*size))
+    async with browser(isolation=isolation, slots=1, capture=capture) as backend:
+        for page in ("click-tab", "click-tab", "enter-text", "click-tab"):
+            async with playing(backend, task(page, 0)) as episode:
+                moves = await episode.evaluate_script("seen.splice(0)")
+                assert moves == [["mouseover", 490, 310], ["mousemove", 490, 310]]
+                await episode.step(Click(80, 120), "moves")
+                await episode.evaluate_script("seen.splice(0)")
+
+
 PROBE = f"""<!DOCTYPE html><body style="height: 200px">.<script>{LISTEN}
 const inputs = [];
 listen((input) => {{
   inputs.push(input);
-  if (String(input) !== 'move,0,0') document.body.style.background = 'green';  // That of a first document.
+  document.body.style.background = 'green';
 }});
 const task = {{reset: () => 'Do anything.', evaluate: () => null}};
 </script>"""
@@ -80,5 +104,7 @@ async def test_a_page_receives_what_it_should(tmp_path: Path, monkeypatch, isola
     await backend.start()
     try:
         assert await conformance.check(backend, backend.probe) == []
+        async with playing(backend, backend.probe) as page:
+            assert await page.received() == []
     finally:
         await backend.stop()

@@ -23,6 +23,8 @@ LAYOUT_WIDTH, LAYOUT_HEIGHT = 500, 320
 CLIP = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
 AWAY: Call = (MOUSE, {"type": "mouseMoved", "x": 490, "y": 310})
 """Move of the mouse out of the page proper, where nothing is under it."""
+OFF_POINTER = {"left": 1, "top": 1}
+"""Place of a target. The browser's own pointer rests at (0, 0) and would move in the first document over it."""
 BEGIN_FRAME = "HeadlessExperimental.beginFrame"
 FRAME_S = 2.0
 """Time after which a frame is late: it takes some 5 ms, and all pages wait for it. Then the load of the browser's
@@ -50,7 +52,7 @@ class Screenshots:
     draws = True
     """Whether the browser draws frames by itself."""
     flags: tuple[str, ...] = (f"--window-size={LAYOUT_WIDTH},{LAYOUT_HEIGHT}",)
-    target: dict[str, Any] = {"width": LAYOUT_WIDTH, "height": LAYOUT_HEIGHT}  # noqa: RUF012
+    target: dict[str, Any] = {"width": LAYOUT_WIDTH, "height": LAYOUT_HEIGHT, **OFF_POINTER}  # noqa: RUF012
 
     def __init__(self, devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:
         self.devtools = devtools
@@ -115,7 +117,7 @@ class BeginFrames(Screenshots):
         "--disable-new-content-rendering-timeout",
         "--allow-pre-commit-input",
     )
-    target = {"width": WIDTH, "height": HEIGHT, "enableBeginFrameControl": True}  # noqa: RUF012
+    target = {"width": WIDTH, "height": HEIGHT, "enableBeginFrameControl": True, **OFF_POINTER}  # noqa: RUF012
 
     def __init__(self, devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:
         super().__init__(devtools, load)

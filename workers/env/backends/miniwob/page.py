@@ -141,6 +141,8 @@ class MiniwobPage:
         return instruction
 
     async def _start(self, target: Target, task: Task) -> str:
+        await target.settle()  # A document may miss input that comes before its first frame.
+        await target.move_away()
         instruction = str(await target.evaluate_script(in_problem(f"first({task.seed})")))
         await target.evaluate_script(in_problem("loadIcons()"), wait=True)
         return instruction
