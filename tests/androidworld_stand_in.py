@@ -46,6 +46,7 @@ class Phone:
         self.ends: list[dict] = []
         """Answers and status, of all episodes."""
         self.torn_down = 0
+        self.asked: list[str] = []
         self.failing = ""
 
     @property
@@ -68,6 +69,7 @@ class Phone:
         return rows
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(f"{request.method} {request.path_qs}")
         match request.method, request.path:
             case "GET", "/health":
                 return web.json_response({"status": "success"})

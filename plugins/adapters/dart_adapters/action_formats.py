@@ -60,8 +60,10 @@ def to_browsergym(action: actions.Action, held: Held = frozenset()) -> str:
 
 
 def to_coord(calls: str) -> str:
-    """Return calls with the nearest of the action set, for servers that have no others: a word is selected, no line."""
-    return calls.replace("mouse_tripleclick", "mouse_dblclick").replace("mouse_wheel", "scroll_at")
+    """Return calls of the action set alone, for servers that have no others: it has no triple click."""
+    if calls.startswith("mouse_wheel("):
+        return calls.replace("mouse_wheel", "scroll_at", 1)
+    return NOTHING if calls.startswith("mouse_tripleclick(") else calls
 
 
 def keyboard_call(action: actions.Action, held: Held) -> str:
@@ -85,44 +87,42 @@ def playwright_key(name: str) -> str | None:
     return key if key is None or (len(key) == 1 and key.isascii()) else NAMED_KEYS.get(key)
 
 
-def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
-    """Return AndroidWorld's JSON action, None if there is none.
+def to_androidworld(action: actions.Action, held: Held = frozenset()) -> dict[str, Any] | None:
+    """Return AndroidWorld's JSON action, None if there is none, as for all but text while a modifier is held.
 
-    A click of the right button becomes a long press, a drag a swipe of the whole screen. A text is followed by Enter,
-    which AndroidWorld always presses.
+    A click of the right button becomes a long press, a drag of the left one a swipe of the whole screen. A text is
+    followed by Enter, which AndroidWorld always presses.
     """
     match action:
-        case actions.Click(x, y, "left", 1):
-            return {"action_type": "click", "x": x, "y": y}
-        case actions.Click(x, y, "left"):
-            return {"action_type": "double_tap", "x": x, "y": y}
-        case actions.Click(x, y, "right"):
-            return {"action_type": "long_press", "x": x, "y": y}
-        case actions.Drag(x, y, to_x, to_y):
-            return {"action_type": "swipe", "direction": SWIPES[direction_of(to_x - x, to_y - y)]}
-        case actions.Scroll(direction=direction):
-            return {"action_type": "scroll", "direction": direction}
-        case _:
-            return phone_entry(action)
-
-
-def phone_entry(action: actions.Action) -> dict[str, Any] | None:
-    """Return the JSON action of a text, a key or an offered function, None if there is none."""
-    match action:
-        case actions.Type(content) if text := keys.typed_text(content).removesuffix("\n"):
-            return {"action_type": "input_text", "text": text}
-        case actions.Type("\n"):
-            return {"action_type": "keyboard_enter"}
+        case actions.Type(content) if held <= {"shift"}:
+            return phone_text("".join(map(keys.with_shift, content)) if held else content)
         case actions.Call("open_app", {"app_name": name}):
             return {"action_type": "open_app", "app_name": name}
         case actions.Call("set_text", {"text": content}):
             return {"action_type": "input_text", "text": content, "clear_text": True}
-        case actions.Hotkey((name,)):
-            kind = PHONE_KEYS.get(keys.canonical_name(name))
-            return {"action_type": kind} if kind else None
+        case _ if held:
+            return None
+        case actions.Click(x, y, button, count) if (button, count) in TAPS:
+            return {"action_type": TAPS[button, count], "x": x, "y": y}
+        case actions.Drag(x, y, to_x, to_y, "left"):
+            return {"action_type": "swipe", "direction": SWIPES[direction_of(to_x - x, to_y - y)]}
+        case actions.Scroll(direction=direction):
+            return {"action_type": "scroll", "direction": direction}
+        case actions.Hotkey((name,)) if kind := PHONE_KEYS.get(keys.canonical_name(name)):
+            return {"action_type": kind}
     return None
 
 
+def phone_text(content: str) -> dict[str, Any] | None:
+    """Return the JSON action of a text, None for an empty one."""
+    typed = keys.typed_text(content)
+    if text := typed.removesuffix("\n"):
+        return {"action_type": "input_text", "text": text}
+    return {"action_type": "keyboard_enter"} if typed else None
+
+
+TAPS = {("left", 1): "click", ("left", 2): "double_tap", ("right", 1): "long_press"}
+"""AndroidWorld's action of a click, by its button and count."""
 SWIPES: dict[actions.Direction, actions.Direction] = {"up": "up", "down": "down", "left": "right", "right": "left"}
 """AndroidWorld's swipe by the finger's direction. Horizontal ones are named by the other side (its actuation.py)."""
 PHONE_KEYS = {"enter": "keyboard_enter", "escape": "navigate_back", "back": "navigate_back", "home": "navigate_home"}

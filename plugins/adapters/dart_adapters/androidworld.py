@@ -12,9 +12,10 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dart_adapters.action_formats import to_androidworld
+from dart_adapters.action_formats import Held, to_androidworld
 from dart_adapters.screenshots import decode_file, take_rows
 from dart_adapters.settings import clamp_reward, convert_options, number_of, text_of
+from dart_phones.gestures import keys_after
 from dart_phones.offers import OFFERED
 from dart_streams.actions import Action, Call
 from dart_streams.config import Config
@@ -75,6 +76,7 @@ class AndroidWorldEnvironment:
         self.goal = ""
         self.task: Task | None = None
         self._executed: set[str] = set()
+        self._held: Held = frozenset()
 
     async def answer(self, text: str) -> None:
         """Answer the task's question, for its score."""
@@ -93,6 +95,7 @@ class AndroidWorldEnvironment:
                 if not self.url:
                     self.url = await self.owner.free.get()
                 self._executed.clear()
+                self._held = frozenset()
                 await self._ask("POST", "/reset", go_home="true")
                 self.task = task
                 await self._ask("POST", "/task/initialize", **task_query(task))
@@ -107,7 +110,8 @@ class AndroidWorldEnvironment:
         self._required()
         if action_id not in self._executed:
             self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
-            if (body := to_androidworld(action)) is not None:
+            held, self._held = self._held, keys_after(action, self._held)
+            if (body := to_androidworld(action, held)) is not None:
                 await self._execute(body)
         screen = await self._screen()
         return msgspec.structs.replace(screen, returned="done") if isinstance(action, Call) else screen

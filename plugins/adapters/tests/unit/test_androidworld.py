@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dart_adapters import androidworld
-from dart_streams.actions import Call, Click, Drag, Hotkey, Scroll, Type
+from dart_streams.actions import Call, Click, Drag, Hotkey, KeyDown, KeyUp, Scroll, Type
 from dart_streams.actions.offered import check_call
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
@@ -57,7 +57,8 @@ async def test_what_a_policy_does_reaches_the_phone_as_its_actions():
             check_call(action, screen.calls)
         played = [Drag(5, 50, 6, 10), Drag(50, 5, 10, 6), Click(1, 2, "right"), Click(3, 4, count=2)]
         played += [Type("word\n"), Type("\n"), Hotkey(("home",)), Hotkey(("back",)), Hotkey(("ctrl", "a"))]
-        played += [Scroll(1, 1, "down"), open_app]
+        played += [Scroll(1, 1, "down"), KeyDown("ctrl"), Click(3, 4), KeyUp("ctrl")]
+        played += [KeyDown("shift"), Type("a"), KeyUp("shift"), open_app]
         for number, action in enumerate(played):
             screen = await environment.step(action, str(number))
         assert (screen.returned, (await environment.step(set_text, "last")).returned) == ("done", "done")
@@ -71,12 +72,35 @@ async def test_what_a_policy_does_reaches_the_phone_as_its_actions():
             {"action_type": "navigate_home"},
             {"action_type": "navigate_back"},
             {"action_type": "scroll", "direction": "down"},
+            {"action_type": "input_text", "text": "A"},
             {"action_type": "open_app", "app_name": "Clock"},
             {"action_type": "input_text", "text": "7:30", "clear_text": True},
         ]
         await environment.close()
         await environment.close()
     assert phone.torn_down == 1
+
+
+async def test_a_reset_tears_down_goes_home_and_initializes():
+    """What an episode leaves on the phone is the server's matter; a modifier that it held is ours."""
+    phone = Phone()
+    async with served(phone) as urls:
+        environment = await made(*urls).open(task(1))
+        await environment.reset(task(1))
+        await environment.step(KeyDown("ctrl"), "hold")
+        phone.asked.clear()
+        await environment.reset(task(2))
+        of_first, of_second = ("task_type=TapTheBox&task_idx=1", "task_type=TapTheBox&task_idx=2")
+        assert phone.asked == [
+            f"POST /task/tear_down?{of_first}",
+            "POST /reset?go_home=true",
+            f"POST /task/initialize?{of_second}",
+            f"GET /task/goal?{of_second}",
+            "GET /screenshot?wait_to_stabilize=true",
+        ]
+        await environment.step(Click(1, 2), "free")
+        assert phone.touched == [{"action_type": "click", "x": 1, "y": 2}]
+        await environment.close()
 
 
 @pytest.mark.parametrize(

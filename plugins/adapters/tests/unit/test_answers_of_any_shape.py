@@ -13,7 +13,7 @@ from PIL import Image
 
 from dart_adapters import androidworld, openenv
 from dart_adapters.settings import clamp_reward, flag_of, number_of, text_of
-from dart_streams.actions import Wait
+from dart_streams.actions import KeyDown, Type, Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from tests.answering import answering
@@ -27,16 +27,19 @@ RIGHT = {"observation": {"screenshot": IMAGE, "goal": "Click"}, "reward": None, 
 
 
 @contextlib.asynccontextmanager
-async def serving(answers: dict[str, str]) -> AsyncIterator[str]:
-    """Yield the address of a server that answers messages and paths with these texts."""
+async def serving(answers: dict[str, str], noted: list[Any] | None = None) -> AsyncIterator[str]:
+    """Yield the address of a server that answers messages and paths with these texts; it notes messages."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path != "/ws":
             return web.Response(text=answers.get(request.path, "{}"))
         connection = web.WebSocketResponse()
         await connection.prepare(request)
+        notes = [] if noted is None else noted
+        notes.append("connection")
         async for message in connection:
-            await connection.send_str(answers.get(json.loads(message.data)["type"], "{}"))
+            notes.append(json.loads(message.data))
+            await connection.send_str(answers.get(notes[-1]["type"], "{}"))
         return connection
 
     async with answering(answer) as url:
@@ -112,6 +115,22 @@ async def test_any_answer_of_openenv_is_a_fault_or_a_screen(call: str, answer: s
 async def test_the_right_answers_of_openenv_are_played():
     async with serving({"reset": observation(), "step": observation(reward=0.5)}) as url:
         assert await played(backend_at(openenv, url=url)) == 0.5
+
+
+async def test_a_reset_of_openenv_is_a_new_connection():
+    """What an episode leaves in its environment is the server's matter: the connection ends, and so does a held key."""
+    noted: list[Any] = []
+    async with serving({"reset": observation(), "step": observation()}, noted) as url:
+        environment = await backend_at(openenv, url=url).open(TASK)
+        await environment.reset(TASK)
+        await environment.step(KeyDown("shift"), "hold")
+        noted.clear()
+        await environment.reset(TASK)
+        await environment.step(Type("a"), "type")
+        await environment.close()
+    reset, step = {"seed": 0, "task_name": "page"}, {"action_str": "keyboard_type('a')"}
+    sent = [{"type": kind, "data": data} for kind, data in (("reset", reset), ("step", step))]
+    assert noted == [{"type": "close"}, "connection", *sent, {"type": "close"}]
 
 
 SCORES = ["NaN", "Infinity", "1e400", '"1"', "true", "[1]", "{}", "null"]
