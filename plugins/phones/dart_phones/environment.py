@@ -8,7 +8,7 @@ import msgspec
 
 from dart_desktops.desktop.problem import Element, oracle_actions
 from dart_phones.families import PhoneProblem, problem_of
-from dart_phones.gestures import input_events, keys_after
+from dart_phones.gestures import input_events, keys_after, meta_state
 from dart_phones.offers import OFFERED
 from dart_phones.pool import PhonePool
 from dart_phones.process import PhoneProcess
@@ -44,11 +44,12 @@ class PhoneEnvironment:
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Perform an action, given in screen pixels, at most once per id."""
-        events = []
+        events, held = [], meta_state(self.held)
         if action_id != self.executed:
             self.executed = action_id
             events, self.held = input_events(action, self.held), keys_after(action, self.held)
-        answer = await self._request("step", events=events, image=self.settings.last_screen or not last)
+        image = self.settings.last_screen or not last
+        answer = await self._request("step", events=events, held=held, image=image)
         screen = self._screen(answer)
         return msgspec.structs.replace(screen, returned="done") if isinstance(action, Call) else screen
 

@@ -48,14 +48,12 @@ NAMED_KEYS = {
 def input_events(action: actions.Action, held: frozenset[str]) -> list[Event]:
     """Return the events of ``action``, given in screen pixels, while modifiers are held.
 
-    A click of the right button is a long press. The middle button and moves of the pointer do nothing.
+    A click of the right button is a long press. Its drags, the middle button and moves of the pointer do nothing.
     """
     match action:
-        case actions.Click(x, y, "left", count):
-            return [event for _ in range(count) for event in make_touch(x, y, TAP_MS)]
-        case actions.Click(x, y, "right"):
-            return make_touch(x, y, LONG_PRESS_MS)
-        case actions.Drag(x, y, to_x, to_y):
+        case actions.Click(x, y, "left" | "right" as button, count):
+            return make_touch(x, y, TAP_MS if button == "left" else LONG_PRESS_MS) * count
+        case actions.Drag(x, y, to_x, to_y, "left"):
             return make_swipe(x, y, to_x, to_y)
         case actions.MouseDown(x, y, "left"):
             return [["down", x, y]]
@@ -118,7 +116,7 @@ def key_events(names: list[str] | tuple[str, ...], held: frozenset[str]) -> list
 
 def key_event(key: str, down: frozenset[str]) -> Event | None:
     """Return the event of a key by its name or character, while modifiers are down; None for a modifier."""
-    state = sum(bit for name, bit in MODIFIERS.items() if name in down)
+    state = meta_state(down)
     if key == "home":
         return ["home"]
     if key in NAMED_KEYS:
@@ -129,6 +127,11 @@ def key_event(key: str, down: frozenset[str]) -> Event | None:
     if down.isdisjoint(keys.COMMANDING):
         return ["text", character]
     return ["key", f"KEYCODE_{character.upper()}", state] if character.isascii() and character.isalnum() else None
+
+
+def meta_state(down: frozenset[str]) -> int:
+    """Return Android's meta state of modifiers."""
+    return sum(bit for name, bit in MODIFIERS.items() if name in down)
 
 
 def keys_after(action: actions.Action, held: frozenset[str]) -> frozenset[str]:

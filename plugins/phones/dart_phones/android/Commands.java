@@ -43,7 +43,7 @@ final class Commands {
         device.start(command.getString("qualifiers"), command.getString("app"), command.getJSONObject("state"));
         return device.screen(true);
       case "step":
-        device.perform(command.getJSONArray("events"));
+        device.perform(command.getJSONArray("events"), command.getInt("held"));
         return device.screen(command.getBoolean("image"));
       case "state":
         return new JSONObject().put("state", device.state());

@@ -13,6 +13,7 @@ import android.widget.EditText;
 import androidx.test.platform.app.InstrumentationRegistry;
 import java.io.ByteArrayOutputStream;
 import java.util.List;
+import java.util.Properties;
 import java.util.concurrent.TimeUnit;
 import org.json.JSONArray;
 import org.json.JSONException;
@@ -30,7 +31,9 @@ final class Device {
   private final UiAutomation automation = InstrumentationRegistry.getInstrumentation().getUiAutomation();
   private final Storage storage = new Storage(RuntimeEnvironment.getApplication());
   private final ActivityStack stack = new ActivityStack();
+  private final Properties properties = (Properties) System.getProperties().clone();
   private long fingerDownMs = -1;
+  private int metaState;
 
   /** Fills the storage, and opens an application above the launcher. */
   void start(String qualifiers, String app, JSONObject state) throws JSONException {
@@ -45,14 +48,16 @@ final class Device {
   void end() {
     stack.clear();
     storage.close();
+    System.setProperties(properties); // Robolectric resets Android alone.
   }
 
   JSONObject state() throws JSONException {
     return storage.read();
   }
 
-  /** Performs input events in order, and lets the screen come to rest. */
-  void perform(JSONArray events) throws JSONException {
+  /** Performs input events in order while modifiers are held, and lets the screen come to rest. */
+  void perform(JSONArray events, int held) throws JSONException {
+    metaState = held;
     for (int index = 0; index < events.length(); index++) {
       perform(events.getJSONArray(index), events.getJSONArray(index).getString(0));
       stack.update();
@@ -119,7 +124,7 @@ final class Device {
     }
     int action = kind.equals("down") ? MotionEvent.ACTION_DOWN : MotionEvent.ACTION_MOVE;
     MotionEvent event =
-        MotionEvent.obtain(fingerDownMs, now, kind.equals("up") ? MotionEvent.ACTION_UP : action, x, y, 0);
+        MotionEvent.obtain(fingerDownMs, now, kind.equals("up") ? MotionEvent.ACTION_UP : action, x, y, metaState);
     event.setSource(InputDevice.SOURCE_TOUCHSCREEN);
     automation.injectInputEvent(event, true);
     event.recycle();

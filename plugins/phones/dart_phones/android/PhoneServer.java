@@ -5,13 +5,14 @@ import org.junit.runner.notification.RunListener;
 import org.junit.runner.notification.RunNotifier;
 import org.robolectric.RobolectricTestRunner;
 
-/** Plays episodes in turn until standard input ends; Robolectric resets all of Android between two of them. */
+/** Plays episodes, also of a class of a test's, in turn until standard input ends; Robolectric resets all of Android between two of them. */
 public final class PhoneServer {
   private PhoneServer() {}
 
   public static void main(String[] arguments) throws Exception {
     System.setOut(System.err); // Standard output has replies only.
-    RobolectricTestRunner runner = new RobolectricTestRunner(Episode.class);
+    Class<?> episode = arguments.length == 0 ? Episode.class : Class.forName(arguments[0]);
+    RobolectricTestRunner runner = new RobolectricTestRunner(episode);
     RunNotifier notifier = new RunNotifier();
     notifier.addListener(new ExitOnFailure());
     while (true) {

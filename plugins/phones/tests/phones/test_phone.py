@@ -1,20 +1,30 @@
 """Phones: real Android views in a process each, their families, and the cost of faults."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import pytest_asyncio
 
-from dart_desktops.desktop.problem import Element, find
+from dart_desktops.desktop.problem import Element, find, in_turn
+from dart_phones import backend as backend_module
+from dart_phones import gestures, process
 from dart_phones.backend import PhoneBackend
-from dart_phones.families import FAMILIES, make_state
+from dart_phones.environment import PhoneEnvironment
+from dart_phones.families import FAMILIES, PhoneProblem, make_state
+from dart_phones.installation import COMPILE_S, COMPILER, class_path, ensure_built
 from dart_phones.process import PhoneProcess
 from dart_streams.actions import Action, Call, Click, Drag, Hotkey, MouseDown, MouseUp, Move, Scroll, Type
+from dart_streams.actions.contract import CONTRACT, Received, make_strokes, normalize_inputs
 from dart_streams.config.tasks import Task
+from dart_streams.java import SHARED_JARS, find_java, jar_folder
 from plugins.phones.tests.phones.conftest import config
 from tests.environments import check_family, check_held_ends, playing
 from tests.keyboard import TYPED
@@ -23,6 +33,7 @@ from workers.env import conformance
 from workers.env.environment import EnvironmentFault
 
 SEEDS = 3
+SOURCE = Path(__file__).with_name("ProbeEpisode.java")
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(1800)]
 
 
@@ -76,6 +87,109 @@ async def test_the_oracle_solves_each_family(backend, family):
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_phones_keep_the_contract(backend, family):
     await conformance.check(backend, task(family, 3))
+
+
+KEYS = {29: "a", 61: "tab", 66: "enter"}
+"""Android's key codes."""
+MODIFIERS = {bits: name for name, bits in gestures.MODIFIERS.items()}
+
+
+def in_words(noted: list[list[Any]]) -> list[Received]:
+    """Return what the probe noted in the words of the contract; modifiers are held while events have them.
+
+    A touch that stays as long as a long press is one of the right button.
+    """
+    words: list[Received] = []
+    held = ""
+    for before, (kind, *rest, state), after in zip([[""], *noted], noted, [*noted[1:], [""]], strict=False):
+        if (now := MODIFIERS.get(state, "")) != held:
+            words += [["up", held]] * bool(held) + [["down", now]] * bool(now)
+            held = now
+        if kind == "text":
+            words += make_strokes(*rest[0])
+        elif kind in {"down", "up"}:
+            words.append([kind, KEYS[rest[0]]])
+        else:
+            *place, ms = rest
+            stays = [ms - before[3]] if before[0] == "press" else [after[3] - ms] if after[0] == "release" else [0]
+            button = "right" if kind != "move" and stays[0] >= gestures.LONG_PRESS_MS else "left"
+            words.append([kind, *([] if kind == "move" else [button]), *place, *([1] if kind == "press" else [])])
+    return normalize_inputs(words + [["up", held]] * bool(held))
+
+
+def on_a_phone(sequence: Sequence[Action], wanted: list[Received]) -> list[Received]:
+    """Return what a phone receives of a line of the contract: it has one finger, and no pointer."""
+    match sequence[0]:
+        case Move() | Click(button="middle") | Drag(button="middle" | "right") | MouseDown(button="middle" | "right"):
+            return []
+        case Scroll(x, y, direction, int(amount)):
+            end = gestures.input_events(Scroll(x, y, direction, amount), frozenset())[-1]
+            return [["press", "left", x, y, 1], ["release", "left", *end[1:]]]
+    return [[*one[:4], 1] if one[0] == "press" else one for one in wanted]
+
+
+class ProbePhone(PhoneEnvironment):
+    """A phone with the applications of ProbeEpisode.java."""
+
+    async def received(self) -> list[Any]:
+        """Return what was noted since the last call."""
+        notes = self.phone._folder / "noted"
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        notes.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+    async def leave(self) -> None:
+        """Write everything, and find it in each place."""
+        await perform(self, Call("open_app", {"app_name": "Leave"}))
+        assert len(left := await self.left()) == 19, " ".join(left)
+
+    async def left(self) -> list[str]:
+        """Return the places where something is left."""
+        await self.received()
+        await perform(self, Call("open_app", {"app_name": "Look"}))
+        return (await self.received())[-1]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PhoneBackend]:
+    """A backend with the probe's applications, as the family ``probe``."""
+    await asyncio.to_thread(ensure_built)
+    path = list(class_path())
+    compiler = next(jar_folder("phone", SHARED_JARS).glob("ecj-*.jar"))
+    words = [find_java(), "-jar", compiler, *COMPILER, "-d", tmp_path, "-cp", ":".join(map(str, path)), SOURCE]
+    await asyncio.to_thread(subprocess.run, words, check=True, timeout=COMPILE_S)
+    monkeypatch.setattr(process, "class_path", lambda: [tmp_path, *path])
+    confined = process.confined_command
+    monkeypatch.setattr(
+        process,
+        "confined_command",
+        lambda words, folders, own: confined([*words, "dart.phone.ProbeEpisode"], (*folders, tmp_path), own),
+    )
+    problem = PhoneProblem(instruction="Do anything.", app="Probe", start=make_state(), goal={}, oracle=in_turn())
+    monkeypatch.setitem(FAMILIES, "probe", lambda _: problem)
+    monkeypatch.setattr(backend_module, "PhoneEnvironment", ProbePhone)
+    made = PhoneBackend(config())
+    yield made
+    await made.stop()
+
+
+async def test_an_app_receives_what_the_contract_says(probed):
+    async with playing(probed, task("probe")) as environment:
+        wrong = []
+        for sequence, wanted in CONTRACT:
+            await environment.received()
+            await perform(environment, *sequence)
+            if (seen := in_words(await environment.received())) != on_a_phone(sequence, wanted):
+                wrong.append((sequence, seen))
+        assert wrong == []
+
+
+async def test_nothing_that_an_app_writes_is_left(probed, monkeypatch):
+    async def find_none(_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(conformance, "find_violations", find_none)  # A phone has its own words: see above.
+    await conformance.check_probe(probed, task("probe"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -76,7 +76,10 @@ def test_a_scroll_is_a_swipe_of_the_content():
 
 @pytest.mark.parametrize(
     "action",
-    [actions.Click(1, 1, "middle"), actions.Hotkey(("no such key",)), actions.KeyDown("shift"), actions.Type("")],
+    [
+        *(actions.Click(1, 1, "middle"), actions.Drag(1, 1, 9, 9, "middle"), actions.Drag(1, 1, 9, 9, "right")),
+        *(actions.Hotkey(("no such key",)), actions.KeyDown("shift"), actions.Type("")),
+    ],
 )
 def test_an_action_without_an_equal_does_nothing(action):
     assert gestures.input_events(action, NONE) == []
