@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -18,8 +19,9 @@ import pytest
 import pytest_asyncio
 
 from dart_desktops.desktop.families import FAMILIES
+from dart_desktops.osworld import backend as backend_module
 from dart_desktops.osworld.backend import OsworldBackend
-from dart_desktops.osworld.environment import wait_ready
+from dart_desktops.osworld.environment import OsworldEnvironment, wait_ready
 from dart_desktops.osworld.machine import Machine, MachineEndpoint
 from dart_desktops.osworld.providers import HeldMachine
 from dart_desktops.osworld.pyautogui_programs import build_program
@@ -29,12 +31,13 @@ from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from plugins.desktops.tests.served_desktops import Served, served, wait_for_window
 from plugins.desktops.tests.spoiled_paths import check_spoiled
+from tests.action_probe import ECHO
 from tests.environments import check_oracle, opened, playing
 from tests.processes import command_of
 from tests.waiting import until, wait_until
 from workers.env import conformance
 from workers.env.backends.connection import StatusFault
-from workers.env.environment import EnvironmentFault
+from workers.env.environment import EnvironmentFault, Screen
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SIZE = (320, 240)
@@ -77,6 +80,72 @@ async def states(desktops: Served) -> list[str]:
 
 async def test_the_backend_keeps_the_contract(desktops):
     await conformance.check(leasing(desktops), task("answer", 3))
+
+
+FOLDERS = "/tmp /var/tmp /dev/shm /run/user/1000 /home/user"
+LEAVE = f"""
+for folder in {FOLDERS}; do echo left > $folder/left; mkdir -p $folder/.left; chmod 0 $folder/.left; done
+ipcmk -M 4096 -S 1 -Q
+setsid sleep 1000 &
+for kind in clipboard primary; do echo left | xclip -selection $kind; done
+xprop -root -f LEFT 8s -set LEFT behind
+gsettings set org.gnome.desktop.interface clock-show-seconds true
+/usr/bin/python3 -c "
+from Xlib import display
+x = display.Display()
+x.change_keyboard_control(bell_percent=7)
+x.sync()"
+python -c "import pyautogui; pyautogui.keyDown('shift'); pyautogui.mouseDown(5, 6)"
+"""
+HELD = """
+from Xlib import display
+x = display.Display()
+found = {"key": any(x.query_keymap()), "button": x.screen().root.query_pointer().mask & 256}
+found["bell"] = x.get_keyboard_control().bell_percent == 7
+print(*(name for name in found if found[name]), sep="\\n")
+"""
+LEFT = f"""
+for folder in {FOLDERS}; do ls -A $folder | grep -x left; ls -A $folder | grep -x .left; done
+tail -qn +2 /proc/sysvipc/msg /proc/sysvipc/sem | grep -q . && echo shared
+pgrep -x sleep > /dev/null && echo process
+for kind in clipboard primary; do xclip -o -selection $kind | grep -x left; done
+xprop -root LEFT | grep -o behind
+gsettings get org.gnome.desktop.interface clock-show-seconds | grep true
+/usr/bin/python3 -c {shlex.quote(HELD)} | grep .
+"""
+PLACES = 2 * 5 + 1 + 1 + 2 + 1 + 1 + 1 + 2
+TOUCH = "import pyautogui; pyautogui.moveTo(1, 1); pyautogui.moveTo(2, 2)"
+
+
+class ProbeMachine(OsworldEnvironment):
+    """A machine with a program in front that notes its input."""
+
+    read = 0
+
+    async def reset(self, task: Task) -> Screen:
+        screen = await super().reset(task)
+        self.read = 0
+        echo = f"exec /usr/bin/python3 -c {shlex.quote(ECHO)} > /tmp/received"
+        await self._machine.launch(["/bin/sh", "-c", echo])
+        await self._machine.execute(f"until [ -s /tmp/received ]; do python -c '{TOUCH}'; done", shell=True)
+        return screen
+
+    async def received(self) -> list[list[Any]]:
+        lines = (await self._machine.file("/tmp/received")).decode().splitlines()
+        new, self.read = lines[self.read :], len(lines)
+        return [json.loads(line) for line in new]
+
+    async def leave(self) -> None:
+        await self._machine.execute(f"({LEAVE}) > /dev/null 2>&1", shell=True)
+        assert len(left := await self.left()) == PLACES, " ".join(left)
+
+    async def left(self) -> list[str]:
+        return (await self._machine.execute(f"({LEFT}) 2> /dev/null", shell=True))["output"].splitlines()
+
+
+async def test_a_program_receives_what_the_contract_says_and_leaves_nothing(desktops, monkeypatch):
+    monkeypatch.setattr(backend_module, "OsworldEnvironment", ProbeMachine)
+    await conformance.check_probe(leasing(desktops), task("answer", 3))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -293,16 +362,6 @@ async def test_a_third_client_waits_for_a_desktop_or_is_refused_with_the_reason(
         waiting = asyncio.create_task(desktops.lease())
         await second.aclose()
         await desktops.ask("DELETE", f"/leases/{(await waiting)['id']}")
-
-
-async def test_each_lease_is_a_fresh_desktop(desktops):
-    for _ in range(4):
-        async with desktops.machine() as machine:
-            left = await machine.execute("ls -A ~ /tmp /var/tmp /dev/shm; ps ax | grep -c [s]leep", shell=True)
-            assert "mark" not in left["output"]
-            assert left["output"].endswith("\n0\n")
-            await machine.execute("for f in ~ /tmp /var/tmp /dev/shm; do touch $f/mark; done", shell=True)
-            await machine.launch(["setsid", "sleep", "1000"])
 
 
 # --- who may
