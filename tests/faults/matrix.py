@@ -83,6 +83,7 @@ CASES = {
     "weights-refused": ("tests/integration/test_rollout_worker.py",),
     "down-under-a-run": ("tests/unit/console/cli/test_runs.py::test_services_of_a_run_under_way_are_not_stopped",),
     "listener": ("tests/unit/bus/test_advertised_listeners.py",),
+    "strangers": ("tests/unit/connection/test_http_bounds.py",),
     "services-start": ("tests/launch/test_services_survive.py",),
     "one-folder": ("tests/unit/console/launch/test_session.py", "tests/unit/console/runs/test_run_folder.py"),
     "two-writers": (

@@ -39,7 +39,6 @@ def test_errors_of_an_outage_are_retried_and_others_raised(error: Exception, out
 
 @pytest.mark.parametrize("name", ["a::b", "run #2", "lr=0.1,bs=8", "50%25 of*[a]", "\u0436 \u00df", "memory:"])
 def test_a_path_is_one_folder_whatever_its_letters(tmp_path: Path, name: str):
-    """Versions were written beside the folder, one over the other, where its name had two colons."""
     source = tmp_path / "source"
     source.write_bytes(b"weights")
     storage = open_storage(str(tmp_path / name / "v7"))
