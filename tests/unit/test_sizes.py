@@ -9,7 +9,7 @@ from docs.reference import iterate_keys
 from tests import durations
 from tests.sources import CORE, PRODUCT, ROOT
 
-CORE_LINES = 59_081
+CORE_LINES = 58_793
 """Without plug-ins. Lines are those of Python files, blank ones and docstrings included."""
 CORE_TEST_LINES = 68_637
 CORE_KEYS = 82
