@@ -52,12 +52,24 @@ class EnvironmentServer:
         """Reset the environment of this id, and create it if another one is open."""
         if name != self.id:
             self.close()
-            self.env = self.gymnasium.make(name, disable_env_checker=True, **self.settings())
+            self.env = self.make(name)
             self.id = name
         observation, _ = self.env.reset(seed=seed)
         goal = observation.get("goal") if isinstance(observation, dict) else None  # BrowserGym's.
         self.instruction = encodable_text(str(goal or name))
         return self.shown(observation, 0.0, False)
+
+    def make(self, name: str) -> Any:
+        """Return a new environment, which renders pixels if it can and has no screen among its observations."""
+        settings = {"disable_env_checker": True, **self.settings()}
+        env = self.gymnasium.make(name, **settings)
+        spaces = getattr(env.observation_space, "spaces", None)
+        space = spaces.get("screenshot") if isinstance(spaces, dict) else env.observation_space
+        modes = (env.metadata or {}).get("render_modes", ())
+        if len(getattr(space, "shape", None) or ()) == 3 or env.render_mode is not None or "rgb_array" not in modes:
+            return env
+        env.close()
+        return self.gymnasium.make(name, render_mode="rgb_array", **settings)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for BrowserGym, which take actions in pixels; others have none."""
@@ -75,6 +87,8 @@ class EnvironmentServer:
         pixels: Any = observation.get("screenshot") if isinstance(observation, dict) else observation
         if getattr(pixels, "ndim", 0) != 3:
             pixels = self.env.render()
+        if getattr(pixels, "ndim", 0) != 3:
+            raise ValueError("no screen: neither the observation nor its screenshot is one, and render returns none")
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
         image = base64.b64encode(buffer.getvalue()).decode()

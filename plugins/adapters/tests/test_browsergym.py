@@ -245,6 +245,47 @@ print(json.dumps([[answer["instruction"], answer["reward"], answer["done"]] for 
 """
 
 
+VECTORS = """
+import json, runpy, sys
+import gymnasium, numpy
+
+class Pole(gymnasium.Env):
+    observation_space, action_space = eval("gymnasium.spaces." + sys.argv[3]), gymnasium.spaces.Dict()
+    metadata = {"render_modes": json.loads(sys.argv[2])}
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(4), {}
+    def render(self):
+        return numpy.zeros((8, 8, 3), numpy.uint8) if self.render_mode == "rgb_array" else None
+
+gymnasium.register("pole-v0", entry_point=Pole)
+server = runpy.run_path(sys.argv[1])["EnvironmentServer"]([], "")
+try:
+    print(len(server.answer({"call": "reset", "id": "pole-v0", "seed": 0})["image"]) > 0)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("modes", "shown"), [('["human", "rgb_array"]', "True"), ('["human"]', "no screen"), ("[]", "no screen")]
+)
+@pytest.mark.parametrize(
+    "space",
+    [
+        "Box(-1, 1, (4,))",
+        "Tuple((gymnasium.spaces.Discrete(2),))",
+        "Dict(x=gymnasium.spaces.Discrete(2))",
+        "Discrete(2)",
+    ],
+)
+async def test_an_environment_without_screens_shows_what_it_renders(modes: str, shown: str, space: str):
+    words = [PYTHON, "-c", VECTORS, gymnasium_server.__file__, modes, space]
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.startswith(shown)
+
+
 async def test_an_environment_is_played_with_its_wrappers():
     """Its instruction, scale of rewards and limit of steps are those that its id was registered with."""
     words = [PYTHON, "-c", WRAPPED, gymnasium_server.__file__]

@@ -48,7 +48,10 @@ async def test_a_line_that_is_no_answer_is_a_fault_which_names_it(tmp_path, monk
 )
 def test_a_reward_of_no_value_is_named_and_halves_of_characters_escaped(monkeypatch, reward):
     seen = {"screenshot": np.zeros((4, 4, 3), np.uint8), "goal": "a \ud800"}
-    env = SimpleNamespace(reset=lambda seed: (seen, {}), step=lambda action: (seen, reward, False, False, {}))
+    screens = SimpleNamespace(observation_space=SimpleNamespace(shape=(4, 4, 3)), metadata={})
+    env = SimpleNamespace(
+        **vars(screens), reset=lambda seed: (seen, {}), step=lambda action: (seen, reward, False, False, {})
+    )
     monkeypatch.setitem(sys.modules, "gymnasium", SimpleNamespace(make=lambda *_, **__: env))
     server = EnvironmentServer([], "")
     shown = server.answer({"call": "reset", "id": "x", "seed": 0})
